@@ -85,6 +85,9 @@ def test_two_in_flight_is_scored_by_what_is_idle():
         lambda rank, ranks, count: [(kind, rank, micro) for micro in range(count) for kind in "FB"]
     )
     assert "75.0 % of the time is idle, and 60.0 % is possible easily" in one_by_one
+    in_pairs = check.verdict(right_answers("06-two_in_flight")["in groups of two"])
+    assert in_pairs.startswith("correct for 3 pipelines (yours idles 60.0 % of the first)")
+    assert "(yours idles 52.9 % of the first)" in check.verdict(check.solution)
 
 
 def test_a_schedule_is_drawn_or_it_is_said_why_not(capsys):

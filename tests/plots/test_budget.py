@@ -80,6 +80,12 @@ def test_the_jobs_bars_fit_a_page(bars):
     assert plot.sentence.endswith("by the constants of H100 80GB, recorded.")
 
 
+def test_a_line_of_stages_has_the_seconds_of_1f1b():
+    plot = job_bars({"eight copies": "stage 0", "a line": "8 stages"}, "Title")
+    copies, line = plot.sentence.split("; a line: ")
+    assert "8.9 to 10.7 s a step" in copies and "10.8 to 13.0 s a step" in line
+
+
 def test_the_recorded_job_stands_beside_its_rehearsal():
     fits = recorded.runs("job", plan="stage 3, 4 GPUs")[0]
     plot = job_bars({"rehearsed": "stage 3, 4 GPUs", "recorded": fits}, "Title")

@@ -394,6 +394,13 @@ def test_a_schedule_has_a_box_for_every_action_and_below_it_what_is_in_flight():
     )
 
 
+def test_narrow_boxes_of_a_schedule_keep_their_colour():
+    wide, narrow = ([("F", 0, micro, micro, micro + 1) for micro in range(count)] for count in (8, 400))
+    for row, edge in ((wide, 1), (narrow, 0.25)):
+        plot = plots.pipeline_schedules({"One": [row]}, "Title", "slots", in_flight=False)
+        assert plot.figure.axes[0].patches[0].get_linewidth() == edge
+
+
 def test_schedules_are_drawn_without_what_is_in_flight():
     plot = plots.pipeline_schedules({"One": TIMELINES}, "Title", "slots", in_flight=False)
     assert len(plot.figure.axes) == 1
@@ -408,6 +415,12 @@ def test_stages_say_which_layers_they_hold():
         "Figure: Title. rank 0: embedding, block 1; rank 1: block 2, head. Between neighbours"
     )
     assert plot.sentence.endswith("gradients back, 50 MB each.")
+
+
+def test_a_stage_without_a_first_line_is_drawn_smaller():
+    plot = plots.stages({"rank 0": ["embedding", "block 1"], "rank 1": ["", "block 2"]}, "Title", "50 MB")
+    first, second = (box for box in plot.figure.axes[0].patches if box.get_alpha())
+    assert first.get_height() == second.get_height() + 1
 
 
 def test_every_category_has_a_look_of_its_own():

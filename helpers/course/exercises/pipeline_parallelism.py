@@ -98,7 +98,12 @@ class Schedule(Check):
                 orders.append([tuple(action) for action in order])
             if wrong := self.wrong(orders, ranks, count):
                 return f"not yet: with {ranks} ranks and {count} micro-batches: {wrong}"
-        return self.correct(f"for {len(self.cases)} pipelines") + reading_note(answer, self.solution)
+        how = f"for {len(self.cases)} pipelines{self.score(found)}"
+        return self.correct(how) + reading_note(answer, self.solution)
+
+    def score(self, found: dict[tuple[int, int, int], tuple]) -> str:
+        """What to add about an answer that passes."""
+        return ""
 
     def wrong(self, orders: list[list[tuple]], ranks: int, count: int) -> str:
         def of(function: Callable) -> dict[str, object]:
@@ -163,6 +168,11 @@ class Capped(Schedule):
         if got["idle"] <= easily:
             return ""
         return f"{100 * got['idle']:.1f} % of the time is idle, and {100 * easily:.1f} % is possible easily"
+
+    def score(self, found: dict[tuple[int, int, int], tuple]) -> str:
+        ranks, count = self.cases[0]
+        orders = [[tuple(action) for action in found[rank, ranks, count][0]] for rank in range(ranks)]
+        return f" (yours idles {100 * properties(orders)['idle']:.1f} % of the first)"
 
 
 def in_groups(rank: int, count: int, most: int) -> list[tuple]:

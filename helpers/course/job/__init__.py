@@ -40,6 +40,7 @@ from helpers.course.job.stages import (
     lines,
     over_blocks,
     recorded_pipelines,
+    second_forward,
     stage_seconds,
 )
 from helpers.course.job.stored import moments, peak, states, step_times, stored

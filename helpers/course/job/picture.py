@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from helpers.course.job.judged import last_step, most
+from helpers.course.job.plans import plan as job_plan
 from helpers.course.job.reference import CARD, MEMORY, SEQUENCES
+from helpers.course.job.stages import of_a_step
 from helpers.course.job.stored import highest, stored
 from helpers.course.plots.budget import KEPT, OUTSIDE, Budget, budget_bars
 from helpers.course.plots.style import Plot
@@ -66,7 +68,12 @@ def budget(plan: Way) -> Budget:
         return Budget(parts=parts, phase="of tensors", kept=kept, outside=outside, how=how, label="counted")
     content, (phase, parts) = stored(plan), highest(plan)
     times, sequences = content["seconds"], content.get("sequences", SEQUENCES)
-    known = None if "unknown" in times else tuple(sum(times[how].values()) for how in ("fastest", "slowest"))
+    if job_plan(plan).stages:
+        known = of_a_step(plan)
+    elif "unknown" in times:
+        known = None
+    else:
+        known = tuple(sum(times[how].values()) for how in ("fastest", "slowest"))
     return Budget(
         parts=parts,
         phase=phase,

@@ -10,8 +10,11 @@ from helpers.course.job.plans import plan
 from helpers.course.job.reference import MODELS, SEQUENCES
 from helpers.course.job.shared_block import block_bytes
 from helpers.course.job.stored import stored
+from helpers.tools.rehearsal.seconds import REACHED
 from helpers.tools.theory import schedules
+from helpers.tools.theory.hardware import HOST
 
+BLOCKS = 32  # of the job's model
 EVEN = "8 stages"  # the rehearsed plan of which layers' seconds are taken
 RECORDED, MICRO_BATCHES = 20, 8  # checkpointed blocks of the recorded pipelines on two GPUs
 CUTS = {"by count": 11, "by seconds": 12}  # layers of their first stage: the embedding and so many blocks
@@ -43,7 +46,7 @@ def forward_share() -> float:
     return middle["forward"] / (middle["forward"] + middle["backward"])
 
 
-def layer_costs(blocks: int = 32) -> list[float]:
+def layer_costs(blocks: int = BLOCKS) -> list[float]:
     """Seconds of every layer, from the embedding to the head."""
     found = layer_seconds()
     return [found["embedding"], *[found["block"]] * blocks, found["head"]]
@@ -115,7 +118,7 @@ def drawn_stages() -> Mapping[str, list[str]]:
 
 
 def recorded_pipelines(cost_of: Callable[[Sequence[float], int], float]) -> dict[str, dict[str, str]]:
-    """{cut: {what: number}} of the recorded pipelines of 20 checkpointed blocks on two GPUs, predicted from
+    """{what: {cut: number}} of the recorded pipelines of 20 checkpointed blocks on two GPUs, predicted from
     layers' seconds and recorded.
 
     Args:
@@ -131,16 +134,17 @@ def recorded_pipelines(cost_of: Callable[[Sequence[float], int], float]) -> dict
         stages = stage_seconds(costs, [0, first])
         span = max(row[-1][-1] for row in passes) - min(row[0][-2] for row in passes)
         due = cost_of(stages, MICRO_BATCHES)
+        by_recorded = cost_of([*map(of_a_micro_batch, passes)], MICRO_BATCHES)
         rows[f"{first - 1} + {RECORDED - first + 1} blocks"] = {
-            "stages, predicted, ms": " and ".join(f"{1e3 * one:.0f}" for one in stages),
-            "recorded, ms": " and ".join(f"{one:.0f}" for one in map(of_a_micro_batch, passes)),
-            "passes, predicted, s": f"{due:.2f}",
-            "recorded, s": f"{span / 1e3:.2f}",
+            "the two stages, predicted, ms": " and ".join(f"{1e3 * one:.0f}" for one in stages),
+            "the same, recorded, ms": " and ".join(f"{one:.0f}" for one in map(of_a_micro_batch, passes)),
+            "a step's passes, predicted, s": f"{due:.2f}",
+            "the same, recorded, s": f"{span / 1e3:.2f}",
             "predicted / recorded": f"{1e3 * due / span:.2f}",
-            "by recorded stages, s": f"{cost_of([*map(of_a_micro_batch, passes)], MICRO_BATCHES) / 1e3:.2f}",
+            "from the recorded stages, s": f"{by_recorded / 1e3:.2f}",
             "idle, recorded": f"{100 * schedules.idle_fraction(passes):.0f} %",
         }
-    return rows
+    return {what: {cut: rows[cut][what] for cut in rows} for what in next(iter(rows.values()))}
 
 
 def of_a_micro_batch(timeline: Sequence[tuple]) -> float:
@@ -151,15 +155,38 @@ def of_a_micro_batch(timeline: Sequence[tuple]) -> float:
 
 def over_blocks(
     cost_of: Callable[[Sequence[float], int], float], counts: Sequence[int], stages: int = 8
-) -> dict[str, tuple[Sequence[int], list[float]]]:
-    """Lines for `plots.curves`: a step's passes of models of so many blocks, cut by seconds, and if no stage
-    waited."""
-    costs = [layer_costs(count) for count in counts]
-    each = [stage_seconds(one, balanced(one, stages)) for one in costs]
-    return {
-        "cut by seconds": (counts, [cost_of(seconds, SEQUENCES) for seconds in each]),
-        "if nobody waited": (counts, [SEQUENCES * sum(one) / stages for one in costs]),
-    }
+) -> dict[str, dict[str, float]]:
+    """Bars for `plots.time_bars`: a step's passes of models of so many blocks, cut by seconds; of an average
+    stage, what it works and what it waits."""
+    bars = {}
+    for count in counts:
+        costs = layer_costs(count)
+        work = SEQUENCES * sum(costs) / stages
+        whole = cost_of(stage_seconds(costs, balanced(costs, stages)), SEQUENCES)
+        bars[f"{count}\nthe job" if count == BLOCKS else str(count)] = {"work": work, "waiting": whole - work}
+    return bars
+
+
+def of_a_step(name: str) -> tuple[float, float]:
+    """Seconds of a step of a plan in stages with 1F1B, at the fastest and at the slowest: rehearsed work by
+    the constants of an H100, and messages that take no time."""
+    blocks, steps = plan(name).stages, stored(EVEN)["seconds"]["passes_of"].values()
+    each = stage_seconds(layer_costs(sum(blocks)), begins_of(blocks))
+    passes = SEQUENCES * max(each) + sum(each) - max(each)
+    fastest = passes + max(one["step"] for one in steps)
+    return fastest, fastest / REACHED
+
+
+def second_forward(name: str) -> float:
+    """Seconds of a step that a plan of data parallelism on one host works on passes that checkpointing runs
+    a second time: its passes without the work that a pipeline's GPUs have, too."""
+    passes = stored(name)["seconds"]["passes"][0]
+    return passes["forward"]["work"] + passes["backward"]["work"] - SEQUENCES * sum(layer_costs()) / HOST
+
+
+def begins_of(blocks: Sequence[int]) -> list[int]:
+    """The layer with which each stage of so many blocks begins."""
+    return [0, *(1 + sum(blocks[:at]) for at in range(1, len(blocks)))]
 
 
 def lines(
@@ -173,8 +200,8 @@ def lines(
     """
     rows = {}
     for name, blocks in cuts.items():
-        begins = [0, *(1 + sum(blocks[:at]) for at in range(1, len(blocks)))]
-        each = stage_seconds(layer_costs(sum(blocks)), begins)
+        each = stage_seconds(layer_costs(sum(blocks)), begins_of(blocks))
+        whole = cost_of(each, SEQUENCES)
         each_kept = [(KEPT * count + 1) * block_bytes() for count in blocks]  # and its output
         parked = [kept * (len(blocks) - rank) for rank, kept in enumerate(each_kept)]
         held = [16 * weights + more for weights, more in zip(stage_weights(blocks), parked)]
@@ -183,6 +210,7 @@ def lines(
             "most in flight, GB": f"{max(parked) / 1e9:.0f}",
             "with states, GB": f"{max(held) / 1e9:.0f}",
             "slowest stage, ms": f"{1e3 * max(each):.0f}",
-            "passes of a step, s": f"{cost_of(each, SEQUENCES):.2f}",
+            "passes of a step, s": f"{whole:.2f}",
+            "of it waiting, s": f"{whole - SEQUENCES * sum(each) / len(each):.2f}",
         }
     return rows

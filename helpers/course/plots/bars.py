@@ -121,19 +121,27 @@ def _part_bars(rows, title, y, looks, divisor, sentence, width=7.2):
     return Plot(figure, sentence)
 
 
-def time_bars(steps: Mapping[str, Mapping[str, float] | float], title: str) -> Plot:
+PLAIN = {"measured": ("#999999", ""), "waiting": ("#DDDDDD", "")}  # parts of a step's time that are no work
+
+
+def time_bars(
+    steps: Mapping[str, Mapping[str, float] | float], title: str, x: str = "", room: float = 1.3
+) -> Plot:
     """What a step's time consists of, in milliseconds, from a second on in seconds: {bar: {part:
     seconds}}; a bar that is a number is one part, called "measured".
 
     `theory.step_seconds` gives parts; beside them stands what was measured.  A part that is zero everywhere
     is left out.
+
+    Args:
+        x: what the bars' names are, where they do not say it themselves.
+        room: inches for each bar.
     """
     rows = {name: step if isinstance(step, Mapping) else {"measured": step} for name, step in steps.items()}
     parts = dict.fromkeys(part for seconds in rows.values() for part in seconds)
     drawn = [part for part in parts if any(seconds.get(part) for seconds in rows.values())]
     looks = dict(zip(drawn, zip(cycle(LINES), cycle(HATCHES))))
-    if "measured" in drawn:
-        looks["measured"] = ("#999999", "")
+    looks |= {part: look for part, look in PLAIN.items() if part in drawn}
     longest = max(sum(parts.values()) for parts in rows.values())
     factor, unit_name = (1, "seconds") if longest >= 1 else (1e3, "milliseconds")
     said = []
@@ -142,7 +150,9 @@ def time_bars(steps: Mapping[str, Mapping[str, float] | float], title: str) -> P
         words = f" ({inside})" if inside and len(parts) > 1 else ""
         said.append(f"{name} {factor * sum(parts.values()):,.3g} {unit_name}{words}")
     sentence = f"{title}. {'; '.join(said)}.".replace("\n", " ")
-    return _part_bars(rows, title, unit_name, looks, 1 / factor, sentence, max(7.2, 1.3 * len(rows)))
+    plot = _part_bars(rows, title, unit_name, looks, 1 / factor, sentence, max(7.2, room * len(rows)))
+    plot.figure.axes[0].set_xlabel(x)
+    return plot
 
 
 def share_bars(wholes: Mapping[str, Mapping[str, float]], title: str, y: str) -> Plot:

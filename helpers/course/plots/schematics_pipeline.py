@@ -37,7 +37,8 @@ def stages(layers: Mapping[str, Sequence[str]], title: str, message: str) -> Plo
     their gradients back.
 
     Args:
-        layers: {stage: [its layers, and what else is said of it]}, in order.
+        layers: {stage: [its layers, and what else is said of it]}, in order; where the first is "", the
+            stage is drawn smaller.
         message: how much one message is, such as "50 MB".
     """
     tallest, forward, backward = max(map(len, layers.values())), ACTIONS["F"][0], ACTIONS["B"][0]
@@ -46,7 +47,8 @@ def stages(layers: Mapping[str, Sequence[str]], title: str, message: str) -> Plo
     middle = tallest / 2 + 0.15
     for column, (stage, names) in enumerate(layers.items()):
         left = pitch * column
-        box(axes, left, 0, wide, tallest + 0.3, LOOK["parameters"][0], edgecolor="black", alpha=0.35)
+        top = next((row for row, name in enumerate(names) if name), 0)  # empty first lines: a smaller stage
+        box(axes, left, top, wide, tallest + 0.3 - top, LOOK["parameters"][0], edgecolor="black", alpha=0.35)
         write(axes, left + wide / 2, -0.2, stage, va="bottom", fontsize=9.5, weight="bold")
         for row, name in enumerate(names):
             write(axes, left + wide / 2, row + 0.65, name, fontsize=8.5)
@@ -121,7 +123,8 @@ def _draw_actions(axes, timelines, begin, longest):
     for rank, timeline in enumerate(timelines):
         for kind, stage, micro, start, end in timeline:
             left, width, paler = start - begin, end - start, stage >= len(timelines)
-            look = {"alpha": 0.55 if paler else 1, "edgecolor": "white"}
+            edge = min(1.0, 100 * width / longest)  # or it would cover a narrow box
+            look = {"alpha": 0.55 if paler else 1, "edgecolor": "white", "linewidth": edge}
             box(axes, left, rank + 0.06, width, 0.88, ACTIONS[kind][0], **look)
             if width > LETTER * longest * len(str(micro)):
                 colour = "black" if paler else ink(ACTIONS[kind][0])
