@@ -8,6 +8,7 @@ import nbformat
 import numpy
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer, apply_rotary_pos_emb
 from helpers import layers, plots, recorded, theory
@@ -169,24 +170,6 @@ def test_the_forward_pass_that_the_lesson_shows_is_that_of_transformers():
     assert counted(Reads(Shown()), x_bsh)["kept"] == due + tables
 
 
-def test_the_table_of_a_blocks_lines_has_what_the_formula_says():
-    card = {name: layers.letters("Mistral NeMo 12B")[name] for name in "hakdf"}
-    total, due = layers.by_line(64, **card)["a block"], exercises.block.solution(1, 64, **card)
-    found = total["parameters, M"], 64 * total["MFLOPs per token"], total["MB kept"]
-    assert [1e6 * price for price in found] == pytest.approx([due[name] for name in UNITS])
-
-
-def test_what_the_forward_pass_of_the_lesson_says_of_prices():
-    """Of the columns that are filled in."""
-    table = layers.by_line(8192, **layers.letters("Llama 3 8B"))
-    shown = source_with("def forward(at, x)")
-    for line, name in (("W_q(y)", "at.q(y)"), ("W_k(y)", "at.k(y)")):
-        (row,) = (row for row in shown.splitlines() if name in row)
-        assert f"{table[line]['parameters, M']:.1f} M " in row
-        assert f"{table[line]['MFLOPs per token']:.1f} M " in row
-    assert f"y, {table['W_q(y)']['MB kept']:.0f} MB" in shown
-
-
 def test_deepspeeds_profiler_counts_one_more_for_each_element_of_a_silu():
     small = {"h": 64, "a": 4, "k": 2, "d": 16, "f": 160, "L": 4, "V": 256}
     model = layers.small_llama(small, checkpointing=False)
@@ -195,43 +178,77 @@ def test_deepspeeds_profiler_counts_one_more_for_each_element_of_a_silu():
 
 
 def test_recorded_steps_have_these_mfus_by_days():
-    mfus = {}
-    for name, (seconds, step, masked) in layers.timed().items():
-        half = step | {"forward": step["forward"] - masked}
-        of = [86_400 * exercises.days.solution(**way, mfu=1) / seconds for way in (step, half)]
-        mfus[name.replace("\n", " ")] = tuple(round(100 * mfu) for mfu in of)
+    days, mfus = exercises.days.solution, {}
+    for name, (seconds, step) in layers.timed().items():
+        mfus[name.replace("\n", " ")] = round(100 * 86_400 * days(**step, mfu=1) / seconds)
     assert mfus == {
-        "GPT-2 XL 1 × 1,024 tokens each of 2 H200s": (5, 5),
-        "GPT-2 XL 16 × 1,024 tokens each of 2 H200s": (41, 39),
-        "GPT-2 XL 32 × 1,024 tokens each of 2 H200s": (45, 43),
-        "Llama 3 8B 1 × 8,192 tokens each of 4 H100s": (35, 31),
-        "Llama 3 8B 2 × 8,192 tokens each of 4 H100s": (39, 34),
-        "a block of it 1 × 8,192 tokens on 1 H100": (57, 51),
+        "one block": 57,
+        "16 blocks, loss and update": 51,
+        "the same checkpointed": 42,
+        "32 blocks 4 GPUs, ZeRO-3 8 × 2 sequences": 39,
+        "32 blocks 4 GPUs, ZeRO-3 16 × 1 sequence": 35,
     }
 
 
-def test_a_box_may_name_a_tensor_beside_its_layer():
-    assert layers.boxes({"row": {"norm": 2, "head: loss": 6}}, 2) == {
-        "row": [
-            {"layer": "norm", "tensor": "norm", "size": 1},
-            {"layer": "head", "tensor": "loss", "size": 3},
-        ]
-    }
+def test_a_recorded_steps_flops_are_those_that_the_lesson_counts():
+    of, (one, half, again, *_) = layers.letters("Llama 3 8B"), (step for _, step in layers.timed().values())
+    blocks = exercises.block.solution(1, 8192, *(of[letter] for letter in "hakdf"))["FLOPs"]
+    assert one["forward"] * 8192 == pytest.approx(blocks)
+    assert half == again and half["forward"] * 8192 == pytest.approx(
+        llama(1, 8192, **of | {"L": 16})["FLOPs"]
+    )
 
 
-def test_boxes_are_all_that_a_block_keeps_but_the_statistics():
+def test_what_stays_is_all_that_a_block_keeps_and_each_tensor_is_as_large_as_its_box():
     card = layers.letters("Llama 3 8B")
-    block = layers.narrow_block(**card)
-    boxes = sum(box["size"] for row in layers.kept_boxes(block).values() for box in row)
-    statistics = (4 * 4 + 2 * 4) / (2 * 512)  # bytes for each token: of 4 heads, of two norms
-    assert boxes == 24.5 and sum(layers.kept(block)) == boxes + statistics
+    sizes = layers.stays(block := layers.narrow_block(**card))
+    of_norms = sum(sizes[name] for name in ("x in fp32", "1 / rms", "x / rms", "y"))  # of the second one
+    assert sum(layers.kept(block)) == sum(sizes.values()) + of_norms
+    drawn = str(plots.opened_block(card, 8192, "Title")).replace("\n", " ")
+    bytes_of = {name: 2 * 8192 * 4096 * size for name, size in sizes.items() if "1 /" not in name}
+    assert all(
+        re.search(f"{re.escape(name)} s × .{{1,2}} {size / 1e6:.0f} MB", drawn)
+        for name, size in bytes_of.items()
+    )
 
 
 def test_the_filled_boxes_of_the_opened_block_are_what_the_formula_says():
     card = {name: layers.letters("Llama 3 8B")[name] for name in "hakdf"}
-    drawn = str(plots.opened_block(card, 8192, "Title", kept=layers.STAYS)).replace("\n", " ")
+    kept = layers.stays(layers.narrow_block(**card))
+    drawn = str(plots.opened_block(card, 8192, "Title", kept=kept)).replace("\n", " ")
     due = exercises.block.solution(1, 8192, **card)["kept"] - 2 * 4 * 8192  # without 1 / rms of two norms
     assert drawn.endswith(f": {due / 1e6:,.0f} MB.")
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_learners_list_names_all_tensors_and_is_drawn_beside_the_answer(right):
+    """Untouched, it is no guess."""
+    card, told = layers.letters("Llama 3 8B"), {}
+    exec(source_with("stays = "), told)
+    kept = layers.stays(layers.narrow_block(**card))
+    assert set(kept) - {"1 / rms"} < set(told["stays"].split(" | "))
+    labels = legend(plots.opened_block(card, 8192, "Title", kept=kept, guessed=told["stays"]))
+    assert labels == legend(plots.opened_block(card, 8192, "Title", kept=kept))
+    guessed = " |".join(kept) if right else ["x", "no such tensor"]
+    marked = plots.opened_block(card, 8192, "Title", kept=kept, guessed=guessed)
+    assert legend(marked) - labels == {"kept, not on your list", "on your list, not kept"}
+    colours = [to_hex(patch.get_facecolor()).upper() for patch in marked.figure.axes[0].patches]
+    assert colours.count("#F4C7BC") == (0 if right else 2)  # the x of both rows
+
+
+def legend(plot):
+    return {text.get_text() for text in plot.figure.axes[0].get_legend().get_texts()}
+
+
+def test_by_the_losses_fit_the_job_is_best_trained_on_about_20_tokens_for_each_parameter():
+    """As the lesson says; with so many FLOPs as 20 tokens for each of the 8 B parameters take."""
+    flops = 6 * 8e9 * 160e9
+
+    def of(parameters):
+        return float(layers.loss(parameters, flops / 6 / parameters))
+
+    assert of(8e9) == min(of(8e9 * 2**power) for power in range(-3, 4))
+    assert of(4e9) > of(8e9) < of(16e9)
 
 
 def test_compiled_a_norm_keeps_its_input_and_gpt2_gains_nothing():

@@ -183,20 +183,11 @@ FIGURES = {
     "an opened block": (
         plots.opened_block({"h": 64, "a": 8, "k": 2, "d": 16, "f": 160}, 1024, "Title", kept=["z"]),
         "queries s × ad 0 MB; keys s × kd 0 MB; values s × kd 0 MB; queries, turned s × ad 0 MB; "
-        "keys, turned s × kd 0 MB; z s × ad 0 MB; logsumexp s × a 0 MB; $W_o$ ad × h 0 MB; ",
+        "keys, turned s × kd 0 MB; z s × ad 0 MB; logsumexp s × a 0 MB; W_o ad × h 0 MB; ",
     ),
-    "kept tensors": (
-        plots.kept_tensors(
-            {
-                "GPT-2": [
-                    {"layer": "norm", "tensor": "x", "size": 1},
-                    {"layer": "attention", "tensor": "q, k, v", "size": 3},
-                ]
-            },
-            "Title",
-            "units",
-        ),
-        "Title, units. GPT-2 4 (x 1, q, k, v 3).",
+    "one query": (
+        plots.one_query("He sees it now", [0, 0, 0], "Title"),
+        "Title. Scores of the query of “it” (weights): He 0 (0.33), sees 0 (0.33), it 0 (0.33); masked: now.",
     ),
     "by depth": (
         plots.by_depth(

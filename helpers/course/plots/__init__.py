@@ -26,9 +26,9 @@ from helpers.course.plots.schematics_experts import dispatch
 from helpers.course.plots.schematics_machines import cluster, host, placements, rings_across
 from helpers.course.plots.schematics_model import (
     checkpointed_lifetimes,
-    kept_tensors,
     loss_lifetimes,
     mixed_precision,
+    one_query,
     opened_block,
     transformer,
 )

@@ -187,7 +187,8 @@ def grouped_bars(groups: Mapping[str, Mapping[str, float]], title: str, y: str, 
     axes.set_xticks(range(len(groups)), list(groups), fontsize=9)
     axes.set(title=title, ylabel=y)
     axes.grid(False, axis="x")
-    legend_beside(axes)
+    if len(names) > 1:
+        legend_beside(axes)
     said = told(groups, "{:.2f}".format)
     return Plot(figure, f"{title}, {y}. {said}.".replace("-\n", "-").replace("\n", ", "))
 

@@ -3,15 +3,16 @@ copies of its weights in a step."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypedDict
 
 from helpers.course.plots.drawing import (
     BEHIND,
     blank,
     box,
+    ink,
     legend_below,
-    legend_beside,
     new_figure,
     pointer,
     rounded,
@@ -19,12 +20,11 @@ from helpers.course.plots.drawing import (
     write,
 )
 from helpers.course.plots.style import LAYERS, LOOK, Plot, in_style
-from helpers.course.plots.timeline import LETTER
 
 BEHIND_LABEL = {**BEHIND, "pad": 0.8}
-GAP = 0.42  # between the boxes of an opened block, in units of the stream's channels
+GAP = 0.5  # between the boxes of an opened block, in units of the stream's channels
 THIN = {"color": "#777777", "linewidth": 0.7, "mutation_scale": 6}
-KEPT = "#A8DDC4"  # a tensor of an opened block that stays for the backward pass
+KEPT, NEEDLESS = "#A8DDC4", "#F4C7BC"  # tensors of an opened block: stays for the backward pass; need not
 MIXED = {  # tensors of a step in mixed precision: left end, floor, words
     "parameters": (0.0, 1, "weights\nbf16"),
     "gradients": (7.2, 1, "gradients\nbf16"),
@@ -40,9 +40,9 @@ MADE_OF = {  # boxes of an opened block, for its arrows
     "queries": ("$W_q$",),
     "keys": ("$W_k$",),
     "values": ("$W_v$",),
-    "queries,\nturned": ("queries",),
-    "keys,\nturned": ("keys",),
-    "z": ("queries,\nturned", "keys,\nturned", "values"),
+    "queries, turned": ("queries",),
+    "keys, turned": ("keys",),
+    "z": ("queries, turned", "keys, turned", "values"),
     "$W_o$": ("z",),
     "o(z)": ("$W_o$",),
     "x + o(z)": ("o(z)",),
@@ -96,20 +96,74 @@ def transformer(shares: Mapping[str, str], blocks: int, title: str) -> Plot:
 
 
 @in_style
-def opened_block(letters: Mapping[str, int], tokens: int, title: str, kept: Collection[str] = ()) -> Plot:
+def one_query(sentence: str, scores: Sequence[float], title: str) -> Plot:
+    """How one head of attention mixes the values of a token and of those before it: a column for each token
+    with its key, its score, the score's share of the softmax, and its value.
+
+    Args:
+        sentence: its words are the tokens.
+        scores: of the query with the keys that it may read; the last one is its own.
+    """
+    words, at, wide, colour = sentence.split(), len(scores) - 1, 1.35, LAYERS["attention"][0]
+    sums = [math.exp(score) for score in scores]
+    weights = [each / sum(sums) for each in sums]
+    figure, axes = new_figure(9, 4.2)
+    rows = {"query\n1 × d": 5.35, "keys\ns × d": 4.3, "scores\n1 × s": 3.3}
+    rows |= {"softmax: weights\nthat sum to 1, 1 × s": 1.8, "values\ns × d": 0.9}
+    for label, y in (rows | {"weighted sum\n1 × d": -0.2}).items():
+        write(axes, -0.85, y, label, fontsize=8.5, ha="right")
+    edge = {"edgecolor": "#444444", "linewidth": 0.8}
+    for index, word in enumerate(words):
+        x, reads = wide * index, index <= at
+        write(axes, x, 5.9, word, fontsize=10, weight="bold" if index == at else "normal")
+        ground = "white" if reads else "#EEEEEE"
+        box(axes, x - 0.45, 4.05, 0.9, 0.5, ground, f"k{index + 1}", 9, **edge)
+        box(axes, x - 0.45, 0.65, 0.9, 0.5, ground, f"v{index + 1}", 9, **edge)
+        if not reads:
+            write(axes, x, 3.3, "masked", fontsize=8.5, color="#666666")
+            write(axes, x, 1.6, "0", fontsize=8.5, color="#666666")
+            continue
+        pointer(axes, (wide * at, 5.1), (x, 4.6), **THIN)
+        write(axes, x, 3.3, f"{scores[index]:g}", fontsize=10)
+        box(axes, x - 0.3, 1.45, 0.6, 1.3 * weights[index], colour, linewidth=0)
+        write(axes, x, 1.5 + 1.3 * weights[index], f"{weights[index]:.2f}", fontsize=8.5, va="bottom")
+        strength = {"color": colour, "linewidth": 0.5 + 4 * weights[index]}
+        axes.plot([x, wide * at], [0.65, 0.05], zorder=0.5, **strength)
+    box(axes, wide * at - 0.45, 5.1, 0.9, 0.5, colour, f"q{at + 1}", 9, **edge)
+    box(axes, wide * at - 0.45, -0.45, 0.9, 0.5, colour, f"z{at + 1}", 9, **edge)
+    blank(axes, title=title, xlim=(-2.9, wide * len(words) - 0.6), ylim=(-0.6, 6.2))
+    told = [f"{word} {score:g} ({w:.2f})" for word, score, w in zip(words, scores, weights)]
+    said = f"Scores of the query of “{words[at]}” (weights): {', '.join(told)}"
+    return Plot(figure, f"{title}. {said}; masked: {', '.join(words[at + 1 :])}.")
+
+
+@in_style
+def opened_block(
+    letters: Mapping[str, int],
+    tokens: int,
+    title: str,
+    kept: Collection[str] = (),
+    guessed: str | Sequence[str] = "",
+) -> Plot:
     """A Llama block in two rows, attention and feed-forward: every tensor that its forward pass makes, with
     the matrices and the arrows between them.  All are drawn at one scale: a tensor is as wide as its tokens
     and as high as its channels, a matrix as wide as the channels that it reads and as high as those that it
-    makes, and what is in fp32 is twice as wide, so that areas are bytes.
+    makes, and what is in fp32 is twice as wide, or as logsumexp twice as high, so that areas are bytes.
 
     Args:
         letters: h, a, k, d and f, as in `theory.LlamaSize.letters`.
         tokens: of the one sequence.
-        kept: names of the tensors that stay for the backward pass, which are filled.
+        kept: names of the tensors that stay for the backward pass, which are filled; their GB are told.
+        guessed: which ones a learner named, with | between them; all, or none, is no guess.
     """
     h, a, d = (letters[name] for name in "had")
     rows = _columns(letters, tokens)
     figure, axes = new_figure(10, 7.4)
+    drawn = (name for columns in rows.values() for _, boxes in columns for name, *_ in boxes)
+    tensors = {name for name in drawn if not name.startswith("$")}
+    names = guessed.split("|") if isinstance(guessed, str) else guessed
+    thought = {str(name).strip() for name in names} & tensors
+    thought = thought if thought != tensors else set()
     said, stays, floor = [], 0, 0.0
     for layer, columns in rows.items():
         heights = [sum(high for *_, (high, _) in boxes) / h + GAP * (len(boxes) - 1) for _, boxes in columns]
@@ -125,11 +179,13 @@ def opened_block(letters: Mapping[str, int], tokens: int, title: str, kept: Coll
             for name, (wide, across), (high, along) in boxes:
                 matrix, size, width = name.startswith("$"), 2 * wide * high, wide / tokens
                 colour = LAYERS[layer][0] if matrix else KEPT if name in kept else "white"
+                missed = bool(thought) and name in set(kept) - thought
+                colour = NEEDLESS if name in thought - set(kept) else colour
                 place = left + (widest - width) / 2, top - high / h, width, high / h
                 words = f"{name}\n{across} × {along}\n{size / 1e6:.0f} MB"
-                _box_or_below(axes, place, colour, words, inside=high > h / 2)
+                _box_or_below(axes, place, colour, words, high > h / 2, "//" if missed else "")
                 places[name] = place
-                said.append(words.replace("\n", " "))
+                said.append(re.sub(r"[${}]", "", words.replace("\n", " ")))
                 stays += size * (name in kept)
                 top -= high / h + GAP
             left += widest + 0.34
@@ -146,9 +202,13 @@ def opened_block(letters: Mapping[str, int], tokens: int, title: str, kept: Coll
     handles = [swatch(f"matrix of {layer}", LAYERS[layer][0]) for layer in rows]
     if kept:
         handles.append(swatch("tensor that is kept", KEPT, edgecolor="#444444"))
+    if thought:
+        handles.append(swatch("kept, not on your list", KEPT, edgecolor="#444444", hatch="//"))
+        handles.append(swatch("on your list, not kept", NEEDLESS, edgecolor="#444444"))
     legend_below(axes, 0.02, 4, [*handles, swatch("tensor", "white", edgecolor="#444444")])
+    title += f": {stays / 1e9:.1f} GB" if kept else ""
     blank(axes, xlim=(-0.1, left), ylim=(floor, 0.1), title=title)
-    filled = ", ".join(name.replace("\n", " ") for name in kept)
+    filled = ", ".join(name for name in kept if name in tensors)
     told = [title, "; ".join(said), more, f"Filled: {filled}: {stays / 1e6:,.0f} MB" if kept else ""]
     return Plot(figure, ". ".join(part for part in told if part) + ".")
 
@@ -165,7 +225,7 @@ def _columns(letters, tokens):
     ]
     q, kv = (a * d, "ad"), (k * d, "kd")
     heads = [("queries", wide, q), ("keys", wide, kv), ("values", wide, kv)]
-    turned = [(f"{name},\nturned", wide, high) for name, _, high in heads[:2]]
+    turned = [(f"{name}, turned", wide, high) for name, _, high in heads[:2]]
     matrices = [(f"$W_{name}$", (h, "h"), high) for name, high in (("q", q), ("k", kv), ("v", kv))]
     return {
         "attention": [
@@ -191,15 +251,19 @@ def _columns(letters, tokens):
     }
 
 
-def _box_or_below(axes, place, colour, words, inside):
-    """A box with its name, shape and size, or these below it where it is too low; a name of two lines
+def _box_or_below(axes, place, colour, words, inside, hatch):
+    """A box with its name, shape and size, or these below it where it is too low; a name of two parts
     leaves no room for the shape there."""
-    left, bottom, width, _ = place
-    box(axes, *place, colour, words if inside else "", 6.5, edgecolor="#444444", linewidth=0.8)
+    left, bottom, width, height = place
+    box(axes, *place, colour, edgecolor="#444444", linewidth=0.8, hatch=hatch)
+    name, shape, size = words.split("\n")
     if inside:
+        behind = {"facecolor": colour, "edgecolor": "none", "pad": 0.3} if hatch else None
+        words = words.replace(", ", ",\n")
+        look = {"fontsize": 7 if width > 0.7 else 6, "color": ink(colour), "bbox": behind, "linespacing": 1.1}
+        write(axes, left + width / 2, bottom + height / 2, words, **look)
         return
-    *name, shape, size = words.split("\n")
-    below = f"{name[0]}  {shape}\n{size}" if len(name) == 1 else f"{' '.join(name)}\n{size}"
+    below = f"{name}\n{size}" if ", " in name else f"{name}  {shape}\n{size}"
     write(axes, left + width / 2, bottom - 0.04, below, fontsize=6, va="top")
 
 
@@ -234,51 +298,6 @@ def _branch(axes, start, layer, shares):
     _layer(axes, "norm", start + 0.85, above, shares["norm"], 0.9)
     _layer(axes, layer, start + 2.35, above, shares[layer], 1.5)
     write(axes, end, 0, "+", zorder=4, bbox={"boxstyle": "circle,pad=0.15", "facecolor": "white"})
-
-
-class KeptTensor(TypedDict):
-    """A box of `kept_tensors`."""
-
-    layer: str  # "norm", "attention" or "feed-forward"
-    tensor: str  # its label
-    size: float  # in the figure's unit
-
-
-@in_style
-def kept_tensors(blocks: Mapping[str, Sequence[KeptTensor]], title: str, unit: str) -> Plot:
-    """What blocks keep for the backward pass, on one axis: a row per block, a box per tensor, as wide as the
-    tensor is large, in the order of the forward pass.  `unit` is that of the sizes."""
-    totals = {block: sum(tensor["size"] for tensor in row) for block, row in blocks.items()}
-    widest, said = max(totals.values()), []
-    figure, axes = new_figure(9, 0.9 + 1.15 * len(blocks))
-    for place, (block, row) in enumerate(blocks.items()):
-        left, words = 0.0, []
-        for index, tensor in enumerate(row):
-            (colour, hatch), size, name = LAYERS[tensor["layer"]], tensor["size"], tensor["tensor"]
-            box(axes, left, place - 0.3, size, 0.6, colour, hatch=hatch, edgecolor="white", linewidth=1.5)
-            if size / widest > LETTER * len(name) + 0.005:
-                behind = BEHIND_LABEL if hatch else None
-                write(axes, left + size / 2, place, name, fontsize=8, bbox=behind)
-            else:  # a label without room stands below or above its box
-                y, va = ((place + 0.36, "top"), (place - 0.36, "bottom"))[index % 2]
-                write(axes, left + size / 2, y, name, fontsize=8, va=va)
-            left += size
-            words.append(f"{name} {size:,.3g}")
-        write(axes, left + 0.01 * widest, place, f"{left:,.3g}", ha="left", fontsize=9)
-        said.append(f"{block} {totals[block]:,.3g} ({', '.join(words)})")
-    axes.set(title=title, xlabel=unit, xlim=(0, 1.08 * widest), ylim=(len(blocks) - 0.35, -0.65))
-    axes.set_yticks(range(len(blocks)), list(blocks))
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.grid(False)
-    used = {tensor["layer"] for row in blocks.values() for tensor in row}
-    looks = {layer: look for layer, look in LAYERS.items() if layer in used}
-    handles = [
-        swatch(name, colour, hatch=hatch, edgecolor="white") for name, (colour, hatch) in looks.items()
-    ]
-    if len(handles) > 1:
-        legend_beside(axes, handles)
-    return Plot(figure, f"{title}, {unit}. {'; '.join(said)}.".replace("\n", " "))
 
 
 @in_style

@@ -4,9 +4,9 @@ memory, tests of a formula against these, recorded steps, and a small model for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -22,23 +22,13 @@ from helpers.tools.theory.hardware import PEAKS
 from helpers.tools.theory.layers import gpt_flops
 from helpers.tools.theory.llama import LlamaSize
 
-if TYPE_CHECKING:
-    from helpers.course.plots.schematics_model import KeptTensor
-
 WITHOUT_COMPILER = "aot_eager_decomp_partition"  # torch.compile's choice of what to keep, no code generated
-GPT_2_XL = {"size": "1.5B, padded", "ranks": 2, "stage": 1, "micro_batches": 1}  # one training of `speed`
-GPT_2_XL |= {"checkpointing": False, "change": ""}
 OF_STEP = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
-SMALL = 0.2  # inputs: a tensor that is smaller has no box
-NORM = "norm", ("input, fp32", "bf16")
-STAYS = ("x in fp32", "x / rms", "y", "queries,\nturned", "keys,\nturned", "values", "z", "logsumexp")
-STAYS += ("g", "u", "silu(g)", "silu(g) · u")  # for `opened_block`: what a block keeps, but 1 / rms
-BLOCK = {  # {row: (layer, its tensors)} that a block keeps, in the order of its forward pass
-    "first norm": NORM,
-    "attention": ("attention", ("input", "keys", "queries", "values", "z")),
-    "second norm": NORM,
-    "feed-forward": ("feed-forward", ("input", "gate", "SiLU", "up", "product")),
-}
+NORM = "x in fp32", "1 / rms", "x / rms"
+KEPT = (  # what a block keeps, by the names of `opened_block`, in the order in which autograd takes it
+    *(*NORM, "y", "keys, turned", "queries, turned", "values", "logsumexp", "z"),
+    *(*NORM, "y", "g", "silu(g)", "u", "silu(g) · u"),
+)
 
 
 # --- what a layer keeps
@@ -88,23 +78,10 @@ def norms(h: int = 4096) -> dict[str, torch.nn.Module]:
     return of | {"the same, compiled": torch.compile(LlamaRMSNorm(h).bfloat16(), backend=WITHOUT_COMPILER)}
 
 
-def kept_boxes(layer: torch.nn.Module) -> dict[str, list[KeptTensor]]:
-    """What a block of transformers' Llama keeps, for `plots.kept_tensors`: a row for each layer."""
-    sizes = iter(size for size in kept(layer) if size > SMALL)
-    return {row: [box(part, name, next(sizes)) for name in names] for row, (part, names) in BLOCK.items()}
-
-
-def boxes(rows: Mapping[str, Mapping[str, float]], unit: float) -> dict[str, list[KeptTensor]]:
-    """{row: {layer, or "layer: tensor": bytes}} for `plots.kept_tensors`, in a unit of so many bytes."""
-    return {
-        row: [box(part.split(": ")[0], part.split(": ")[-1], size / unit) for part, size in of.items()]
-        for row, of in rows.items()
-    }
-
-
-def box(part: str, tensor: str, size: float) -> KeptTensor:
-    """A box of `plots.kept_tensors`."""
-    return {"layer": part, "tensor": tensor, "size": size}
+def stays(layer: torch.nn.Module) -> dict[str, float]:
+    """What a block of transformers' Llama keeps, by the names of `opened_block`: {tensor: its size, in sizes
+    of the block's input}, a norm's for both norms."""
+    return dict(zip(KEPT, kept(layer), strict=True))
 
 
 # --- whole models
@@ -129,16 +106,11 @@ def counted(of: str | Mapping[str, int], s: int = 8192) -> dict[str, int]:
     return {"parameters": model.num_parameters(), "FLOPs": counter.get_total_flops()}
 
 
-def losses(parameters: float, tokens: float) -> dict[str, str]:
-    """What a model's loss will be by two fits of the same trainings, E + A / parameters^α + B / tokens^β: by
-    arXiv 2203.15556, section 3.3, and by arXiv 2404.10102, which fitted its data again; as text, since more
-    digits would say nothing."""
-    fits = {"loss, Chinchilla": (1.69, 406.4, 0.34, 410.7, 0.28)}
-    fits["loss, fitted again"] = 1.8172, 482.01, 0.3478, 2085.43, 0.3658
-    return {
-        fit: f"{e + a / parameters**alpha + b / tokens**beta:.2f}"
-        for fit, (e, a, alpha, b, beta) in fits.items()
-    }
+def loss(parameters: float, tokens: float) -> str:
+    """What a model's loss will be by arXiv 2404.10102, which fitted the data of arXiv 2203.15556 again; as
+    text, since more digits would say nothing.  That paper's own fit is left out: its optimum is at 61 tokens
+    per parameter for the course's job, while its two other methods say about 20, as the new fit does."""
+    return f"{1.8172 + 482.01 / parameters**0.3478 + 2085.43 / tokens**0.3658:.2f}"
 
 
 def recorded_block() -> dict:
@@ -163,15 +135,9 @@ def step_bars(flops: float, of_matrices: float) -> tuple[dict[str, dict[str, flo
     bars["checkpointed"] = parts | {"computed again": sum(recorded.waterfall(again).values()) - passes}
     of_peak, scores = of_matrices / peak / parts["matrices"], (flops - of_matrices) / peak
     shares = ", ".join(f"{name} {100 * part / (passes + update):.0f} %" for name, part in parts.items())
-    reached = {
-        name: flops / peak / sum(bar.values())
-        for name, bar in bars.items()
-        if name in ("recorded", "checkpointed")
-    }
-    said = "; ".join(f"{name}: MFU {100 * share:.0f} %" for name, share in reached.items())
     speed = f"matrices run at {100 * of_peak:.0f} % of the peak; attention takes "
     speed += f"{1e3 * parts['attention']:.0f} ms, all of its scores at the peak would take {1e3 * scores:.0f}"
-    return bars, f"{shares}\n{speed}\n{said}"
+    return bars, f"{shares}\n{speed}"
 
 
 def kept_by(
@@ -228,39 +194,6 @@ def narrow(of: Mapping[str, int]) -> dict[str, int]:
     return {**of, "L": 2, "V": 256} | {letter: of[letter] // 8 for letter in "hakf"}
 
 
-def by_line(s: int, h: int, a: int, k: int, d: int, f: int, **others: int) -> dict[str, dict[str, object]]:
-    """What each line of a block's forward pass costs, for `plots.table`: {line: prices for s tokens}."""
-    matrix = {"W_q(y)": h * a * d, "W_k(y)": h * k * d, "W_v(y)": h * k * d, "W_o(z)": a * d * h}
-    matrix |= dict.fromkeys(("gate(y)", "up(y)", "down(silu(g) * u)"), h * f)
-    norm = 6 * h + 4, "x in fp32, x / rms, 1 / rms"
-    kept = {  # {line: (bytes that it keeps of each token beside what a line above keeps, what that is)}
-        "norm_1(x)": norm,
-        "W_q(y)": (2 * h, "y"),
-        "W_k(y)": (0, "y, as above"),
-        "W_v(y)": (0, "y, as above"),
-        "turn(...)": (0, "angles, which all blocks share"),
-        "attend(...)": (4 * (a + k) * d + 4 * a, "queries, keys, values, z, logsumexp"),
-        "W_o(z)": (0, "z, as above"),
-        "x + W_o(z)": (0, ""),
-        "norm_2(x)": norm,
-        "gate(y)": (2 * h, "y"),
-        "up(y)": (0, "y, as above"),
-        "silu(g)": (2 * f, "g"),
-        "silu(g) * u": (4 * f, "silu(g), u"),
-        "down(silu(g) * u)": (2 * f, "their product"),
-        "x + down(...)": (0, ""),
-    }
-    rows, heads = {}, ("parameters, M", "MFLOPs per token", "MB kept")
-    for line, (held, what) in kept.items():
-        parameters = matrix.get(line, h if "norm" in line else 0)
-        flops = 4 * s * a * d if "attend" in line else 2 * matrix.get(line, 0)
-        prices = [number / 1e6 for number in (parameters, flops, held * s)]
-        rows[line] = dict(zip(heads, prices, strict=True)) | {"it keeps": what}
-    sums = {head: sum(row[head] for row in rows.values()) for head in heads}
-    rows["a block"] = sums | {"it keeps": f"{1e6 * sums['MB kept'] / (2 * s * h):.1f} times its input"}
-    return rows
-
-
 def fewest(caught: Mapping[str, Iterable[str]]) -> int:
     """How many tests together catch all faults, of {fault: tests that catch it}, as a picture has them."""
     tests = sorted(set().union(*caught.values()))
@@ -271,28 +204,27 @@ def fewest(caught: Mapping[str, Iterable[str]]) -> int:
     return len(few)
 
 
-def timed(of_gpt_2: Iterable[int] = (1, 16, 32)) -> dict[str, tuple[float, dict[str, float], float]]:
-    """Recorded steps, {what: (seconds, arguments of `days` but the MFU, FLOPs of masked scores per token in
-    a forward pass)}: GPT-2 XL on two H200s; Llama 3 8B, of which every block is computed again in the
-    backward pass, on four H100s, and one block of it alone, which is not, on one.  `of_gpt_2`: how many
-    sequences each of its GPUs read."""
-    llama, steps = LlamaSize.of(PUBLISHED["Llama 3 8B"]), []
-    for q in of_gpt_2:
-        run, *others = recorded.runs("speed", sequences=q, **GPT_2_XL)
-        seconds = recorded.step_time([run, *others]).median
-        steps.append((f"GPT-2 XL\n{q} × 1,024 tokens\neach of 2 H200s", run, q, run.size, seconds))
-    for run in (run for run in recorded.runs("job", hardware="4 x NVIDIA H100 80GB HBM3") if run.reports):
+def timed() -> dict[str, tuple[float, dict[str, float]]]:
+    """Recorded on H100s, {what: (seconds, arguments of `days` but the MFU)}: one block of Llama 3 8B, half of
+    the model on one GPU with its loss and its update, the same checkpointed, and the whole model's steps."""
+    size = LlamaSize.of(PUBLISHED["Llama 3 8B"])
+    s, peak = size.context, PEAKS["NVIDIA H100 80GB HBM3"]
+
+    def step(blocks: int, sequences: int = 1, gpus: int = 1, head: int = size.vocabulary) -> dict:
+        rest = 2 * size.width * (size.vocabulary - head)  # FLOPs of the head's other rows
+        forward = gpt_flops(replace(size, layers=blocks), 1, s) / s - rest
+        return {"tokens": gpus * sequences * s, "forward": forward, "gpus": gpus, "peak": peak}
+
+    plain, again = recorded.runs("waterfall", blocks="16 blocks")
+    update = sum(recorded.waterfall(plain, "update").values())
+    found = {"one block": (recorded_block()["median"], step(1, head=0))}
+    for name, run in {"16 blocks, loss\nand update": plain, "the same\ncheckpointed": again}.items():
+        found[name] = sum(recorded.waterfall(run).values()) + update, step(16)
+    whole = [run for run in recorded.runs("job", hardware="4 x NVIDIA H100 80GB HBM3") if run.reports]
+    for run in sorted(whole, key=lambda run: -run.configuration[OF_STEP[0]]):
         q, times = (run.configuration[key] for key in OF_STEP)
-        name = f"Llama 3 8B\n{q} × 8,192 tokens\neach of 4 H100s"
-        steps.append((name, run, q * times, llama, max(last_step(run))))
-    found = {}
-    for name, run, sequences, size, seconds in steps:
-        s, known = size.context, {"gpus": run.ranks, "peak": PEAKS[run.device_name]}
-        step = {"tokens": run.ranks * sequences * s, "forward": gpt_flops(size, 1, s) / s} | known
-        found[name] = seconds, step, 2 * size.layers * s * size.width
-    head = 2 * llama.width * llama.vocabulary
-    one = step | {"tokens": s, "forward": (step["forward"] - head) / llama.layers, "gpus": 1}
-    found["a block of it\n1 × 8,192 tokens\non 1 H100"] = recorded_block()["median"], one, 2 * s * llama.width
+        name = f"32 blocks\n{run.ranks} GPUs, ZeRO-3\n{times} × {q} sequence{'s' * (q > 1)}"
+        found[name] = max(last_step(run)), step(size.layers, q * times, run.ranks)
     return found
 
 
