@@ -37,17 +37,14 @@ FIGURES = {
         plots.longer_passes({"no messages": (0.026, 0.0), "DDP": (0.026, 0.01)}, 0.011, "Title"),
         "Title. The work takes 26 ms, the message alone 11. Added: DDP 10.",
     ),
-    "buckets in a pass": (
-        plots.buckets_in_a_pass(
-            {"blocks.0.weight": 90, "embedding.weight": 10}, [(90, 90), (100, 10)], 50, "Title"
-        ),
-        "90 of 90, 10 of 100.",
-    ),
     "clocked passes": (
         plots.clocked_passes(
-            {"late": [("backward", 0.0, 0.2), ("all-reduce", 0.2, 0.3)]}, {"late": 0.29}, "Title"
+            {"late": [("backward", 0.0, 0.2), ("all-reduce", 0.2, 0.3)]},
+            {"late": 0.31},
+            "Title",
+            {"late": 0.29},
         ),
-        "late: ends at 300, predicted 290.",
+        "late: all means there at 310, idle for 110, predicted 290.",
     ),
     "times as fast": (
         plots.times_as_fast({"a card": {"in buckets": 5.0, "at the end": 3.5}}, 8, "Title"),

@@ -238,7 +238,18 @@ def one_step(see: See, answer: Callable) -> None:
         model.zero_grad()
 
 
-forgets_the_rest = stubs.fault("forgets_the_rest", collect, rungs=())
+forgets_the_rest = stubs.fault("forgets_the_rest", collect)
+
+until_sent = stubs.formula(
+    "until_sent",
+    [
+        ([2.0, 4.0, 6.0, 8.0], [3.0] * 4),  # the link falls behind
+        ([2.0, 4.0, 6.0, 8.0], [1.0] * 4),  # it waits for each
+        ([1.0, 1.5, 6.0], [2.0, 0.5, 0.25]),  # it does both
+        ([0.4], [0.32]),
+        ([0.1, 0.2, 0.7, 0.9], [0.3, 0.3, 0.4, 0.05]),
+    ],
+)
 
 tokens_to_hide = stubs.formula(
     "tokens_to_hide",

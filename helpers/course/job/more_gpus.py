@@ -29,9 +29,19 @@ class Pass:
     layers: tuple[tuple[str, float, float, float, float], ...]
 
     @property
+    def ready(self) -> list[float]:
+        """When each layer's gradients are finished, in seconds since the pass began."""
+        return [ready for _, _, ready, _, _ in self.layers]
+
+    @property
+    def sending(self) -> list[float]:
+        """Seconds of each layer's message."""
+        return [end - begin for *_, begin, end in self.layers]
+
+    @property
     def message(self) -> float:
         """Seconds of all messages."""
-        return sum(end - begin for *_, begin, end in self.layers)
+        return sum(self.sending)
 
     @property
     def exposed(self) -> float:

@@ -7,7 +7,6 @@ from helpers.course.plots.lines import by_depth, curves, in_panels, lost_time, o
 from helpers.course.plots.memory import category_over_time, memory_over_time, phases
 from helpers.course.plots.planning import errors, heat_maps
 from helpers.course.plots.replicas import (
-    buckets_in_a_pass,
     clocked_passes,
     last_passes,
     longer_passes,

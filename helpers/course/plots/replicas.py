@@ -99,8 +99,17 @@ def _strip(axes: Axes, seconds: Mapping[str, float], message: float) -> tuple[fl
     box(axes, now, 0, message, 1, MESSAGE)
     box(axes, now + message, 0, seconds["update"], 1, WORK["update"])
     total = now + message + seconds["update"]
-    write(axes, now - 0.05, 1.3, f"all-reduce {message:.2f} s", fontsize=8, ha="right")
-    write(axes, now + message, 1.3, f"update {seconds['update']:.2f} s", fontsize=8, ha="left")
+    for at, x, side, words in (
+        (now + message / 2, now - 0.25, "right", f"all-reduce {message:.2f} s"),
+        (
+            now + message + seconds["update"] / 2,
+            now + message + 0.15,
+            "left",
+            f"update {seconds['update']:.2f} s",
+        ),
+    ):
+        write(axes, x, 1.35, words, fontsize=8, ha=side)
+        axes.plot([x, at], [1.35, 1.0], color="#444444", linewidth=0.7)
     axes.set(xlim=(0, 1.05 * total), ylim=(0, 1.6), yticks=[], xticks=[])
     axes.set_title(
         f"a step of {total:.2f} s, to scale: eight micro-batches of one sequence, and the message at the end",
@@ -174,78 +183,45 @@ def last_passes(passes: Mapping[str, Pass], title: str | Callable) -> Plot:
 
 
 @in_style
-def buckets_in_a_pass(
-    arrived: Mapping[str, int], sent: Sequence[tuple[int, int]], full: int, title: str
-) -> Plot:
-    """Which gradients each message carries, in the order in which a backward pass finishes them.
-
-    Args:
-        arrived: {parameter: elements}, in that order.
-        sent: (elements that had arrived when the message left, elements that it carries).
-        full: elements that fill a bucket.
-    """
-    total = sum(arrived.values())
-    figure, axes = new_figure(WIDE, 2.7)
-    groups, at = {}, 0
-    for name, size in arrived.items():
-        box(axes, at, 1.2, size, 0.8, LOOK["gradients"][0], edgecolor="white", linewidth=0.5)
-        group = group_of(name)
-        groups[group] = (groups.get(group, (at,))[0], at + size)
-        at += size
-    for group, (low, high) in groups.items():
-        if high - low > 0.02 * total:
-            write(axes, (low + high) / 2, 2.22, group, fontsize=8.5)
-    end = 0
-    for there, size in sent:
-        is_full = size >= full
-        box(axes, end, 0.1, size, 0.8, MESSAGE if is_full else WAITED, f"{size:,}", 8, edgecolor="white")
-        end += size
-        axes.plot([there, there], [0.9, 1.2], color="#444444", linewidth=1)
-    axes.set(xlim=(0, total), ylim=(0, 2.45), title=title)
-    axes.set_xlabel("elements of gradients that the backward pass has finished; a line: a message leaves")
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-    axes.set_yticks([0.5, 1.6], ["messages", "gradients"])
-    axes.tick_params(axis="y", length=0)
-    bare(axes)
-    sizes = ", ".join(f"{size:,} of {there:,}" for there, size in sent)
-    return Plot(figure, f"{title}. Elements of each message, and of what had arrived: {sizes}.")
-
-
-def group_of(name: str) -> str:
-    words = name.split(".")
-    return f"block {int(words[1]) + 1}" if words[0] == "blocks" else words[0]
-
-
-@in_style
 def clocked_passes(
-    spans: Mapping[str, Sequence[tuple[str, float, float]]], predicted: Mapping[str, float], title: str
+    spans: Mapping[str, Sequence[tuple[str, float, float]]],
+    seconds: Mapping[str, float],
+    title: str,
+    predicted: Mapping[str, float] | None = None,
 ) -> Plot:
-    """Backward passes by the clock: what a rank and its link did, and where the formula says that it ends.
+    """Backward passes by the clock: what a rank and its link did, and when all means were there.
 
     Args:
         spans: {way: (kind, begin, end) in seconds}, work as "backward".
-        predicted: {way: seconds}.
+        seconds: {way: until all means were there}.
+        predicted: {way: seconds}, or nothing, where no prediction is drawn.
     """
     figure = Figure(figsize=(WIDE, 1.3 * len(spans) + 0.7))
     figure.suptitle(title, fontsize=11)
     panels = figure.subplots(len(spans), 1, sharex=True, squeeze=False)[:, 0]
-    longest = max([end for boxes in spans.values() for *_, end in boxes] + list(predicted.values()))
-    said = []
+    longest, said = max([*seconds.values(), *(predicted or {}).values()]), []
     for axes, (way, boxes) in zip(panels, spans.items()):
         for kind, begin, end in boxes:
             is_work = kind == "backward"
             colour, bottom = (WORK["backward"], 1.1) if is_work else (MESSAGE, 0.1)
             box(axes, 1e3 * begin, bottom, 1e3 * (end - begin), 0.8, colour, edgecolor="white", linewidth=0.6)
-        axes.plot([1e3 * predicted[way]] * 2, [0, 2], color="black", linestyle="--", linewidth=1)
-        write(axes, 1e3 * predicted[way] + 4, 1.5, "predicted", ha="left", fontsize=8)
-        axes.set(xlim=(0, 1.13e3 * longest), ylim=(0, 2.05))
+        worked, end = (
+            1e3 * one for one in (max(z for kind, _, z in boxes if kind == "backward"), seconds[way])
+        )
+        axes.plot([worked, end], [1.5, 1.5], color=WRONG, linewidth=2)
+        write(axes, end + 6, 1.5, f"idle for {end - worked:.0f} ms", ha="left", fontsize=8.5, color=WRONG)
+        words = f"{way}: all means there at {end:.0f}, idle for {end - worked:.0f}"
+        if predicted:
+            due = 1e3 * predicted[way]
+            axes.plot([due] * 2, [0, 1.3], color="black", linestyle="--", linewidth=1)
+            write(axes, max(due, end) + 6, 0.5, f"predicted {due:.0f}", ha="left", fontsize=8)
+            words += f", predicted {due:.0f}"
+        said.append(words)
+        axes.set(xlim=(0, 1.2e3 * longest), ylim=(0, 2.05))
         axes.set_title(way, fontsize=9.5, loc="left")
         axes.set_yticks([0.5, 1.5], ["link", "rank works"])
         axes.tick_params(axis="y", length=0)
         bare(axes)
-        said.append(
-            f"{way}: ends at {1e3 * max(end for *_, end in boxes):.0f}, predicted {1e3 * predicted[way]:.0f}"
-        )
     panels[-1].set_xlabel("milliseconds since the backward pass began")
     return Plot(figure, f"{title}, ms. {'; '.join(said)}.")
 

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 Replicas = Callable[[nn.Module, int], tuple[Callable[[], None], Callable]]  # as a learner writes it
 BUCKET = 50_000  # elements
+LONGER, LIMIT = (
+    20,
+    0.5,
+)  # steps of a training whose losses are looked at; the norm at which gradients are clipped
 WIDER = models.GPTSize(width=128)
 Rows = tuple[torch.Tensor, torch.Tensor]
 
@@ -195,31 +199,22 @@ class _Test:
         return max(((other - mine).norm() / report.moved.norm()).item() for other in everyone)
 
 
-def buckets_of(collect: Callable, full: int) -> tuple[dict[str, int], list[tuple[int, int]]]:
-    """({parameter: elements} in the order in which a backward pass of the small GPT finishes gradients,
-    [(elements that had arrived when a message left, elements that it carries)])."""
-    model = models.build(models.GPT)
-    names, arrived, sent = {one: name for name, one in model.named_parameters()}, {}, []
-
-    def note(parameter: nn.Parameter) -> None:
-        arrived[names[parameter]] = parameter.numel()
-
-    def send(parameters: list[nn.Parameter]) -> None:
-        sent.append((sum(arrived.values()), sum(one.numel() for one in parameters)))
-
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(note)
-    flush = collect(model, full, send)
+def buckets_of(collect: Callable, full: int) -> tuple[list[int], list[int]]:
+    """Elements of each message that leaves during a backward pass of the small GPT, and of those that leave
+    after it."""
+    model, sent = models.build(models.GPT), []
+    flush = collect(model, full, lambda parameters: sent.append(sum(one.numel() for one in parameters)))
     model(*corpus.batch(0, 2, LENGTH)).backward()
+    early = len(sent)
     flush()
-    return arrived, sent
+    return sent[:early], sent[early:]
 
 
 def bugs(
     train: Callable, replicas: Replicas, collect: Callable, same_start: Callable, start: Callable
 ) -> dict[str, Callable]:
     """Five bugs, each `train` with one: {name: training}.  `collect` is a faulty one, the others are not."""
-    each = {"the rest stays": {"collect": collect}, "each its own start": {"same_start": own_start}}
+    each = {"last bucket never sent": {"collect": collect}, "each its own start": {"same_start": own_start}}
     each["a sum, no mean"] = {"start": summed(start)}
     found = {name: partial(train, replicas=rebound(replicas, bug)) for name, bug in each.items()}
     found["all read the same rows"] = partial(train, rows=rows_of_rank_0)
@@ -231,17 +226,18 @@ def five_tests() -> dict[str, Callable]:
     sgd = {"make": torch.optim.SGD, "lr": 1e-2}
     looks = {"ranks' weights are equal": ("equal", {}), "ranks' losses differ": ("differ", {})}
     looks |= {"as one process, AdamW": ("moved", {}), "as one process, SGD": ("moved", sgd)}
-    return tests(looks | {"as one process, SGD, clipped": ("moved", sgd | {"limit": 0.5})})
+    return tests(looks | {"as one process, SGD, clipped": ("moved", sgd | {"limit": LIMIT})})
 
 
 def mean_losses(trainings: Mapping[str, Callable]) -> dict[str, list[float]]:
-    """{name: the ranks' mean loss of each step} on two ranks."""
+    """{name: the ranks' mean loss of each step} of a longer training on two ranks, which clips."""
     reports = launch(losses_of, ranks=2, arguments={"trainings": dict(trainings)}, device="cpu")
     return {name: [sum(both) / 2 for both in zip(*(one[name] for one in reports))] for name in trainings}
 
 
 def losses_of(trainings: Mapping[str, Callable]) -> dict[str, list[float]]:
-    return {name: [float(loss) for loss in train().losses] for name, train in trainings.items()}
+    longer = {"steps": LONGER, "limit": LIMIT}
+    return {name: [float(loss) for loss in train(**longer).losses] for name, train in trainings.items()}
 
 
 # --- the learner's, DDP, DeepSpeed
@@ -327,8 +323,9 @@ class Slowed:
         layers, work, message: how many there are; seconds of the pass, and of all gradients on the link.
         bandwidth: of the link, in bytes per second.
         buckets: {way: into how many equal messages it cuts the gradients}.
-        seconds: {way: until all means are there, measured, of the quickest of three passes}.
-        spans: {way: what rank 0 and its link did}.
+        seconds: {way: until all means are there on both ranks, measured, of the quickest of three passes}.
+        worked: {way: until the last layer's work ended, on the rank that was there last}.
+        spans: {way: what that rank and its link did in this pass}.
     """
 
     def __init__(self, replicas: Replicas, ways: Mapping[str, int], layers: int, share: float) -> None:
@@ -339,8 +336,18 @@ class Slowed:
         arguments = {"replicas": replicas, "buckets": self.buckets, "layers": layers}
         arguments["bandwidth"] = self.bandwidth
         reports = launch(clocked, ranks=2, arguments=arguments, device="cpu")
-        self.seconds = {way: max(report[way][0] for report in reports) for way in ways}
-        self.spans = {way: reports[0][way][1] for way in ways}
+        self.seconds, self.spans = {}, {}
+        for way in ways:
+            passes = zip(*(report[way] for report in reports))  # of each the ranks' (seconds, spans)
+            slower = min((max(both, key=_first) for both in passes), key=_first)
+            self.seconds[way], self.spans[way] = slower
+        self.worked = {
+            way: max(end for kind, _, end in spans if kind == "backward") for way, spans in self.spans.items()
+        }
+
+
+def _first(pair: tuple) -> float:
+    return pair[0]
 
 
 WIDTH, EACH, PASSES = 128, 0.05, 3  # of a layer; seconds of its backward pass; how often it is clocked
@@ -359,7 +366,7 @@ def over_a_slow_link(
 
 
 def clocked(replicas: Replicas, buckets: Mapping[str, int], layers: int, bandwidth: float) -> dict:
-    """{way: (seconds, [(kind, begin, end)]) of the quickest pass, which waited least for a core}."""
+    """{way: [(seconds, [(kind, begin, end)]) of each pass]}."""
     from helpers.course.training.comparable import join
 
     rank, _, _ = join()
@@ -383,7 +390,7 @@ def clocked(replicas: Replicas, buckets: Mapping[str, int], layers: int, bandwid
             shifted = [(kind, start - begin, end - begin) for kind, start, end in spans]
             passes += [(seconds, shifted)] * (number > 0)
             model.zero_grad()
-        found[way] = min(passes, key=lambda one: one[0])
+        found[way] = passes
     return found
 
 
