@@ -181,14 +181,13 @@ def cudnn(run):
 
 
 def test_a_step_of_a_blocks_experts_takes_as_long_as_its_fullest_rank_works():
-    """Within a sixth of what was foretold, where the experts are wide; narrow ones, whose rows are eight times
-    as many, took up to 30 % longer."""
+    """Within a sixth of what was foretold where the experts are wide.  Narrow ones have eight times as many
+    rows, and took up to 30 % longer."""
     for run in recorded.runs("experts"):
         longest = 1.17 if run.arguments["experts"] == 8 else 1.3
         for at, row in enumerate(run.reports[0]):
-            step, work = (
-                max(statistics.median(report[at][part]) for report in run.reports) for part in ("step", "work")
-            )
+            ranks = [report[at] for report in run.reports]
+            step, work = (max(statistics.median(one[part]) for one in ranks) for part in ("step", "work"))
             assert 1 <= step / run.foretold[row["load"]] < longest
             assert work < step
 
@@ -205,7 +204,7 @@ def test_grouped_products_pay_where_experts_are_narrow():
 def test_building_the_job_on_the_host_takes_thirty_times_as_long_as_in_parts():
     """A part is made in bf16 at once, so less was needed than was foretold; all end in the same memory."""
     runs = {run.arguments["how"]: run for run in recorded.runs("building")}
-    for how, run in runs.items():
+    for run in runs.values():
         built, ready = (run.reports[0][name] for name in ("build", "initialize"))
         assert built["held"] == pytest.approx(run.foretold["built"], rel=0.001, abs=1e5)
         assert built["peak"] < 1.001 * run.foretold["peak"] + 1e5
