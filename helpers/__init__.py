@@ -39,7 +39,7 @@ NAMES = {  # names to import from here beside those of the tools, by the module 
         "trained_pipeline",
     ),
     "helpers.course.runs.under_torchrun": ("under_torchrun",),
-    "helpers.course.runs.zero_2": ("coalesced", "zero_2_by_hand"),
+    "helpers.course.runs.zero_2": ("coalesced",),
 }
 MODULES = {
     "combined": "helpers.course.runs.combined",
@@ -66,6 +66,7 @@ MODULES = {
     "theory": "helpers.tools.theory",
     "training": "helpers.course.training",
     "zero_1": "helpers.course.runs.zero_1",
+    "zero_2": "helpers.course.runs.zero_2",
 }
 HOMES = tools.HOMES | {name: module for module, names in NAMES.items() for name in names} | MODULES
 
