@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,6 +133,35 @@ def reduce_and_release(see: See, answer: Callable) -> None:
                 see("gradients whose memory is still alive", sum(not one.expired() for one in memory))
 
 
+class OneParameter:
+    """A model of one parameter, whose gradients wait in a bucket until it is flushed.
+
+    Attributes:
+        early: forward passes that began before the gradients of all earlier ones were sent.
+    """
+
+    def __init__(self, shape: torch.Size, own: torch.Tensor) -> None:
+        self.weight, self.own, self.waiting = nn.Parameter(torch.zeros(shape)), own, []
+        self.begun = self.sent = self.early = 0
+        self.weight.register_post_accumulate_grad_hook(self._arrived)
+
+    def forward(self, row: torch.Tensor) -> torch.Tensor:
+        """A micro-batch's loss."""
+        self.early += self.sent < self.begun
+        self.begun += 1
+        return (self.weight * row).sum()
+
+    def _arrived(self, weight: nn.Parameter) -> None:
+        self.waiting.append(own_part(weight.grad))
+        weight.grad = None
+
+    def flush(self) -> None:
+        """Add what waits to the sums."""
+        while self.waiting:
+            self.own.add_(self.waiting.pop())
+            self.sent += 1
+
+
 @stubs.in_ranks(together=True)
 def zero_2_step(see: See, answer: Callable) -> None:
     """Two steps of three micro-batches, the second clipped, in fp32 and in bf16, beside one process."""
@@ -139,23 +169,13 @@ def zero_2_step(see: See, answer: Callable) -> None:
         full = nn.Parameter(multiples((see.ranks * (16 + see.seed % 4),), 4096))
         flat, master = full.detach().to(dtype, copy=True), nn.Parameter(own_part(full.detach()))
         optimizer, alone = with_sgd(master, full)
-        own, waiting = torch.zeros_like(master.data), []
-        weight = nn.Parameter(torch.zeros_like(full.data))
-
-        def arrived(made: nn.Parameter, waiting: list = waiting) -> None:
-            waiting.append(own_part(made.grad))
-            made.grad = None
-
-        def flush(own: torch.Tensor = own, waiting: list = waiting) -> None:
-            while waiting:
-                own.add_(waiting.pop())
-
-        weight.register_post_accumulate_grad_hook(arrived)
+        own = torch.zeros_like(master.data)
+        model = OneParameter(full.shape, own)
         for step in see.steps(2):
             limit = 0.5 if step == 2 else float("inf")
             rows = [multiples(full.shape, 8) for _ in range(3)]
-            passes = [lambda one=one, weight=weight: (weight * one).sum() for one in rows]
-            norm = see.call(answer, passes, flush, own, flat, master, optimizer, limit, look=fit)
+            passes = [partial(model.forward, row) for row in rows]
+            norm = see.call(answer, passes, model.flush, own, flat, master, optimizer, limit, look=fit)
             full.grad = sum(rows) / len(rows)
             nn.utils.clip_grad_norm_([full], limit)
             alone.step()
@@ -163,7 +183,8 @@ def zero_2_step(see: See, answer: Callable) -> None:
             see("they are those of one process", master.allclose(own_part(full), atol=1e-5))
             see("the flat tensor", flat.detach().clone())
             see("the norm that was returned", float("nan") if norm is None else float(norm))
-            see("gradients that wait for `flush`", len(waiting))
+            see("gradients that wait for `flush`", len(model.waiting))
+            see("forward passes that begin before the gradients of the one before are sent", model.early)
 
 
 not_released = stubs.fault("not_released", reduce_and_release, rungs=(pieces, reduce_to_owners))
