@@ -49,9 +49,9 @@ def pieces(see: See, answer: Callable) -> None:
         see("the pieces", [f"{owner} has {begin} to {end}" for owner, begin, end in found])
 
 
-def rehearsed(function: Callable, *arguments: object) -> tuple[str, bool]:
-    """Whether all ranks would call the same, in words, and whether they wait for what they begin.  Nothing is
-    sent, so that no rank can hang."""
+def rehearsed(function: Callable, *arguments: object) -> tuple[str, bool, int]:
+    """Whether all ranks would call the same, in words, whether they wait for what they begin, and how many
+    messages these are.  Nothing is sent, so that no rank can hang."""
     with Calls(carry_out=False) as calls:
         function(*arguments)
     by_rank = [None] * dist.get_world_size()
@@ -59,8 +59,8 @@ def rehearsed(function: Callable, *arguments: object) -> tuple[str, bool]:
     for rank, theirs in enumerate(by_rank):
         for call, other in zip_longest(by_rank[0], theirs, fillvalue="nothing"):
             if call != other:
-                return f"rank 0 calls {call}, rank {rank} calls {other}", True
-    return "alike", calls.all_waited_for
+                return f"rank 0 calls {call}, rank {rank} calls {other}", True, 0
+    return "alike", calls.all_waited_for, len(calls.made)
 
 
 def some_buckets(seed: int, ranks: int) -> tuple[list[dict[int, int]], int]:
@@ -80,6 +80,11 @@ def bucket_of(places: Mapping[int, int], see: See, dtype: torch.dtype) -> dict[i
     return each[see.rank]
 
 
+def owners_of(places: Mapping[int, int], shard: int) -> set[int]:
+    """The ranks that own something of a bucket, {where a gradient begins: its elements}."""
+    return {place // shard for start, count in places.items() for place in range(start, start + count)}
+
+
 def fine(shard: int) -> torch.Tensor:
     """A shard's sums, finer than bf16."""
     return 1 + multiples((shard,), 4096)
@@ -95,12 +100,14 @@ def reduce_to_owners(see: See, answer: Callable) -> None:
             bucket = bucket_of(places, see, dtype)
             copies = {start: gradient.clone() for start, gradient in bucket.items()}
             with helped(see.hints):
-                calls, waited = rehearsed(answer, copies, own.clone())
+                calls, waited, messages = rehearsed(answer, copies, own.clone())
             see("what the ranks call", calls)
             see("every message with `async_op` is waited for", waited)
             if calls != "alike" or not waited:
                 return
             see.call(answer, bucket, own)
+            owners = owners_of(places, shard)
+            see("there is at most one message for each owner", messages <= len(owners))
             needed = sum(places.values()) * dtype.itemsize * (see.ranks - 1) / see.ranks
             see("this rank's sums", own.clone())
             see("bytes sent, as multiples of what the owners need", max(1.0, round(see.sent / needed, 1)))
@@ -126,11 +133,16 @@ def reduce_and_release(see: See, answer: Callable) -> None:
                     parameter.grad = each[see.rank] if left is None else left + each[see.rank]
                     memory.append(StorageWeakRef(parameter.grad.untyped_storage()))
                     del each, left
-                see.call(answer, list(ready), starts, own)
+                calls = []
+                see.call(
+                    answer, list(ready), starts, own, look=lambda call, calls=calls: calls.append(call.name)
+                )
+                owners = owners_of({starts[one]: one.numel() for one in ready}, len(own))
                 gc.collect()
                 see("this rank's sums", own.clone())
                 see("gradients on parameters", sum(one.grad is not None for one in parameters))
                 see("gradients whose memory is still alive", sum(not one.expired() for one in memory))
+                see("there is at most one message for each owner", len(calls) <= len(owners))
 
 
 class OneParameter:
