@@ -196,16 +196,29 @@ MISTAKES = {
     "08": (
         Mistake(
             "gradients are summed over the ranks and never divided",
-            "(message / ranks).split(sizes)",
-            "message.split(sizes)",
-            ("reduce_bucket = exercises.reduce_bucket.check", "hand[dtype, ranks] = launch(zero_2"),
-            "no",
+            "(message.float() / ranks).split(",
+            "message.float().split(",
+            (
+                "reduce_to_owners = exercises.reduce_to_owners.check",
+                "reduce_and_release = exercises.reduce_and_release.check",
+                "zero_2_step, hand = exercises",
+            ),
+            "differ",
         ),
         Mistake(
             "micro-batches' gradients are added, not averaged",
-            "job.own.float() / len(losses)  # the mean",
-            "job.own.float()  # the sum",
-            ("hand[dtype, ranks] = launch(zero_2",),
+            "gradient = own / len(passes)",
+            "gradient = own.clone()",
+            ("zero_2_step, hand = exercises",),
+            "differ",
+        ),
+    ),
+    "more/08": (
+        Mistake(
+            "micro-batches' gradients are added, not averaged",
+            "master, adam, own / 2)",
+            "master, adam, own.clone())",
+            ("hand[dtype, ranks] = launch(by_hand",),
             "no",
         ),
     ),

@@ -23,6 +23,7 @@ from helpers.course.exercises.meeting import own_group
 from helpers.course.exercises.seeing import helped
 from helpers.course.exercises.stubs import Stubs
 from helpers.course.exercises.zero_1 import DTYPES, fit, multiples, own_part, with_sgd
+from helpers.course.exercises.zero_1_pictures import ELEMENTS, at_its_place, with_padding
 
 if TYPE_CHECKING:
     from helpers.course.exercises.seeing import See
@@ -90,7 +91,19 @@ def fine(shard: int) -> torch.Tensor:
     return 1 + multiples((shard,), 4096)
 
 
-@stubs.in_ranks(together=True, rungs=(pieces,))
+def buckets_reduced(see: See, answer: Callable) -> None:
+    """Four parameters in two buckets; a gradient's tens are its owner's number + 1, its ones its rank's."""
+    shard = -(-ELEMENTS // see.ranks)
+    made = torch.tensor([10.0 * (place // shard + 1) + see.rank + 1 for place in range(see.ranks * shard)])
+    own = torch.zeros(shard)
+    see("before: the gradients of each backward pass", with_padding(made))
+    for words, cuts in {"the first": (42, 45, 24, 42), "the second": (18, 24, 0, 18)}.items():
+        begin, end, first, last = cuts
+        answer({begin: made[begin:end].clone(), first: made[first:last].clone()}, own)
+        see(f"after {words} bucket: the owners' sums", at_its_place(own.tolist()))
+
+
+@stubs.in_ranks(together=True, rungs=(pieces,), example=buckets_reduced)
 def reduce_to_owners(see: See, answer: Callable) -> None:
     """In fp32 and bf16: this rank's sums after each bucket, the messages, and the bytes."""
     buckets, shard = some_buckets(see.seed, see.ranks)

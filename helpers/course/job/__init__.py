@@ -17,7 +17,13 @@ follows from them, `pipeline` its layers, `rehearsals` makes recorded/job, `stor
 
 # ruff: noqa: F401  these names are what the package offers
 
-from helpers.course.job.accumulating import costs_of_stage_2, gradients_in_a_step, overlapping, room
+from helpers.course.job.accumulating import (
+    costs_of_stage_2,
+    gradients_in_a_step,
+    overlapping,
+    room,
+    two_hosts,
+)
 from helpers.course.job.judged import judged
 from helpers.course.job.more_gpus import last_pass, replicated_step, step_parts
 from helpers.course.job.plans import PLANS, plan

@@ -11,7 +11,7 @@ from helpers.course import recorded
 from helpers.course.job.more_gpus import NVLINK, Pass, last_pass, layers, step_parts
 from helpers.course.job.plans import plan
 from helpers.course.job.reference import EACH, MEMORY, SEQUENCES
-from helpers.course.job.stored import moments, states, stored
+from helpers.course.job.stored import moments, states, step_times, stored
 
 if TYPE_CHECKING:
     from helpers.course.plots.style import Plot
@@ -133,6 +133,19 @@ def recorded_pairs() -> list[tuple[str, int, float, float, list[float]]]:
         both = [recorded.step_time(starts).median for starts in runs]
         found.append((f"1.56 billion parameters, {link}", 8, runs[0][0].parameters, size / taken, both))
     return found
+
+
+def two_hosts(network: float) -> list[dict[str, str]]:
+    """Rows for a table: seconds of a step at the fastest on 16 GPUs with bf16 sums, over a network of so many
+    bytes per second between two hosts, at stages 1 and 2, in three ways to send gradients."""
+    rows = []
+    for stage, sequences in (("stage 1", ""), ("stage 2", ""), ("stage 2", ", 2 sequences")):
+        row = {"two hosts, seconds at best": f"{stage}{sequences or ', 1 sequence'}"}
+        for how in ("", ", to the owner", ", to the owner, overlap"):
+            found, _ = step_times(f"{stage}, 16 GPUs{how}{sequences}", network)
+            row[how[2:] or "default"] = f"{found.total:.1f}"
+        rows.append(row)
+    return rows
 
 
 def seconds_of(name: str) -> float:

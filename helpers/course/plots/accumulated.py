@@ -41,7 +41,7 @@ def held_and_sent(
         times, amounts = zip(*course)
         top.step([*times, last], [*amounts, amounts[-1]], where="post", color=colours[way], linewidth=1.5)
         at, height = max(course, key=lambda point: (round(point[1], 1), -point[0]))
-        words = f"{way}: " + (f"{height:.3g}" if amounts[-1] == height else f"{amounts[-1]:.3g}, at most {height:.3g}")
+        words = f"{way}: {amounts[-1]:.3g}" + (f", at most {height:.3g}" if height > amounts[-1] else "")
         look = {"color": darkened(colours[way]), "ha": "right", "va": "bottom", "fontsize": 9}
         write(top, last, height + 0.012 * most, words, **look)
         said.append(f"{way} at most {height:.3g}, first at {at:.3g}")
@@ -61,7 +61,7 @@ def held_and_sent(
     below.set(ylim=(len(sent), 0), xlabel="seconds; boxes: when gradients are sent")
     name_rows(below, sent)
     counted = "; ".join(f"{way} {_blocks(messages)}" for way, messages in sent.items())
-    line = f" The line, {limit[0]}: {limit[1]:.3g}." if limit else ""
+    line = f" The line: {limit[0]}." if limit else ""
     return Plot(figure, f"{title}. {y}: {'; '.join(said)}.{line} Times of sending: {counted}.")
 
 

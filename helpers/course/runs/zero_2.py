@@ -3,14 +3,19 @@ them.  And DeepSpeed's where gradients wait."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
 from helpers.course import models
 from helpers.course.exercises.ladders import rebound
-from helpers.course.exercises.solutions.zero_1 import clip_shard_solution, step_and_gather_solution
+from helpers.course.exercises.solutions.zero_1 import (
+    clip_shard_solution,
+    flatten_solution,
+    step_and_gather_solution,
+)
 from helpers.course.exercises.solutions.zero_2 import (
     pieces_solution,
     reduce_and_release_solution,
@@ -19,6 +24,7 @@ from helpers.course.exercises.solutions.zero_2 import (
 from helpers.course.runs import zero_1
 from helpers.course.training.comparable import STEPS, gradients_of, own_rows, weights_of
 from helpers.course.training.looking import tests_of as tests_of_any
+from helpers.course.training.measured import MOMENTS
 from helpers.tools.measure.held import MODEL_STATES
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
@@ -52,21 +58,24 @@ class HandMade(zero_1.HandMade):
         return self
 
     def after(self, send: Callable) -> Callable:
-        """The same function of parameters; after it the bytes of gradients are noted."""
+        """The same function of parameters; before and after it the bytes of gradients are noted."""
 
         def noted(parameters: list[torch.nn.Parameter]) -> None:
+            self._note()
             send(parameters)
-            now = self._ledger.categories()  # a snapshot would let the ranks wait for each other
-            self.held = {category: now[category] for category in MODEL_STATES}
-            self.course[-1].append(now["gradients"])
+            self._note()
 
         return noted
+
+    def _note(self) -> None:
+        now = self._ledger.categories()  # a snapshot would let the ranks wait for each other
+        self.held = {category: now[category] for category in MODEL_STATES}
+        self.course[-1].append(now["gradients"])
 
     def passes(self, step: int, device: str) -> list[Callable[[], torch.Tensor]]:
         """Forward passes of a step's micro-batches of one sequence; each returns its loss."""
         self.losses_of_step.clear()
-        rows = zip(*(part.split(1) for part in own_rows(step, device)))
-        return [partial(self._forward, micro_batch) for micro_batch in rows]
+        return [partial(self._forward, rows) for rows in micro_batches(step, device)]
 
     def _forward(self, micro_batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         loss = self._made[0](*micro_batch)
@@ -74,31 +83,41 @@ class HandMade(zero_1.HandMade):
         self.course.append([])
         return loss
 
-    @property
-    def loss(self) -> Callable[[], float]:
-        """The mean of the step's losses, once it was taken."""
-        return lambda: sum(self.losses_of_step) / len(self.losses_of_step)
-
-    def add(self, loss: Callable[[], float], norm: torch.Tensor | float) -> None:
-        super().add(loss(), norm)
+    def add(self, norm: torch.Tensor | float) -> None:
+        """Note a step: the norm of the whole gradient before clipping, and the mean of its losses."""
+        super().add(sum(self.losses_of_step) / len(self.losses_of_step), norm)
 
     def learned(self) -> dict:
-        """As lesson 07's, and "course": the bytes of gradients after each bucket of each pass."""
+        """As lesson 07's, and "course": the bytes of gradients before and after each bucket of each pass."""
         return super().learned() | {"course": self.course}
 
 
-def staircase(report: Mapping, parameters: int, count: int = 4) -> Plot:
-    """Bytes of gradients for each parameter after every bucket of a step's backward passes, beside those of
-    ZeRO-1's."""
+def micro_batches(step: int, device: str) -> Iterator[tuple[torch.Tensor, ...]]:
+    """This rank's sequences of a step, token ids and targets, one after the other."""
+    return zip(*(part.split(1) for part in own_rows(step, device)))
+
+
+def flattened(model: torch.nn.Module, ranks: int) -> tuple[torch.Tensor, dict[torch.nn.Parameter, int]]:
+    """The model's flat tensor, of which its parameters become views, and {parameter: its place in it}."""
+    parameters = list(model.parameters())
+    sizes = accumulate((parameter.numel() for parameter in parameters), initial=0)
+    return flatten_solution(parameters, ranks), dict(zip(parameters, sizes))
+
+
+def staircase(report: Mapping, parameters: int, passes: int) -> Plot:
+    """Bytes of gradients for each parameter before and after every bucket of a step's backward passes, beside
+    those of ZeRO-1."""
     from helpers.course import plots
 
-    passes, lines = report["course"][-count:], {}
-    each = [size / parameters for one in passes for size in one]
-    lines["yours: sums in fp32, and a bucket"] = (range(1, len(each) + 1), each)
-    first = len(passes[0])
-    piled = [2 * min(1.0, at / first) for at in range(1, len(each) + 1)]
-    lines["ZeRO-1, bf16 sums"] = (range(1, len(each) + 1), piled)
-    title = "Gradients after each bucket, in the backward passes of one step"
+    each = [size / parameters for one in report["course"][-passes:] for size in one]
+    at, first = [1 + place // 2 for place in range(len(each))], len(report["course"][-1]) // 2
+    piled = [2 * min(1.0, place / first) for place in at]
+    lines = {
+        "ZeRO-1, fp32 sums,\nDeepSpeed": (at, [4 + two for two in piled]),
+        "ZeRO-1, bf16 sums": (at, piled),
+        "yours, fp32 sums": (at, each),
+    }
+    title = f"Gradients in {passes} backward passes of one step, bucket by bucket"
     return plots.curves(lines, title, "buckets", "bytes per parameter", ends=True)
 
 
@@ -163,6 +182,20 @@ def faults(train: Callable, not_released: Send, step: Callable, send: Send) -> d
 
 
 # --- by DeepSpeed
+
+
+def at_moments(reports: Mapping[str, Mapping]) -> list[dict[str, object]]:
+    """Rows for a table: bytes of the model states for each parameter at the moments of a step, at stages 1
+    and 2 with bf16 sums, and by how many stage 2 holds less."""
+    rows = []
+    for moment in MOMENTS:
+        row: dict[str, object] = {"bf16 sums, bytes per parameter": moment}
+        for stage in ("stage 1", "stage 2"):
+            report = reports[f"{stage}, bf16 sums"]
+            held = report["moments"][moment].categories
+            row[stage] = round(sum(held[kind] for kind in MODEL_STATES) / len(report["weights"]), 2)
+        rows.append(row | {"less": round(row["stage 1"] - row["stage 2"], 2)})
+    return rows
 
 
 def coalesced(config: dict, micro_batches: int) -> dict:
