@@ -26,6 +26,7 @@ NAMES = {  # names to import from here beside those of the tools, by the module 
     "helpers.course.plots.hiding": ("step_timeline",),
     "helpers.course.plots.tapes": ("tapes",),
     "helpers.course.recording.on_machines": ("OnMachines", "machines_missing"),
+    "helpers.course.exercises.built": ("clip_shard", "collect", "own_shard", "step_and_gather"),
     "helpers.course.runs.agreeing": ("same_training",),
     "helpers.course.runs.catching": ("caught",),
     "helpers.course.runs.constructing": ("beginning_of", "construct", "moved_by_initialize"),

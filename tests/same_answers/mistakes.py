@@ -213,15 +213,6 @@ MISTAKES = {
             "differ",
         ),
     ),
-    "more/08": (
-        Mistake(
-            "micro-batches' gradients are added, not averaged",
-            "master, adam, own / 2)",
-            "master, adam, own.clone())",
-            ("hand[dtype, ranks] = launch(by_hand",),
-            "no",
-        ),
-    ),
     "09": (
         Mistake(
             "gradients are summed over the ranks and never divided",

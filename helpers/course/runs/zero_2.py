@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 from helpers.course import models
 from helpers.course.exercises.ladders import rebound
+from helpers.course.exercises.solutions.data_parallelism import collect_solution
 from helpers.course.exercises.solutions.zero_1 import (
     clip_shard_solution,
     flatten_solution,
+    own_shard_solution,
     step_and_gather_solution,
 )
 from helpers.course.exercises.solutions.zero_2 import (
@@ -22,9 +24,10 @@ from helpers.course.exercises.solutions.zero_2 import (
     reduce_to_owners_solution,
 )
 from helpers.course.runs import zero_1
-from helpers.course.training.comparable import STEPS, gradients_of, own_rows, weights_of
+from helpers.course.training.comparable import STEPS, gradients_of, join, learned, own_rows, weights_of
 from helpers.course.training.looking import tests_of as tests_of_any
 from helpers.course.training.measured import MOMENTS
+from helpers.course.training.one_process import backward
 from helpers.tools.measure.held import MODEL_STATES
 from helpers.tools.measure.ledger import Ledger
 from helpers.tools.measure.traffic import Traffic
@@ -119,6 +122,46 @@ def staircase(report: Mapping, parameters: int, passes: int) -> Plot:
     }
     title = f"Gradients in {passes} backward passes of one step, bucket by bucket"
     return plots.curves(lines, title, "buckets", "bytes per parameter", ends=True)
+
+
+def with_adam(dtype: torch.dtype, full: int = 10_000) -> dict:
+    """The lesson's ZeRO-2 with AdamW, by the course's rungs, in two micro-batches and buckets of `full`
+    elements.
+
+    Returns:
+        {"losses": of this rank, "weights", "gradients": tensors, and of the last step "traffic": a `Traffic`,
+        "held": a `Snapshot` when the last bucket has gone, "buckets": [{place of a gradient: its elements}],
+        "history": the `History` of its passes and its update}.
+    """
+    rank, ranks, device = join()
+    losses, buckets = [], []
+    with Ledger() as ledger:
+        model = models.build(models.GPT).to(device, dtype)
+        flat, starts = flattened(model, ranks)
+        master = own_shard_solution(flat, rank, ranks)
+        own, adam = torch.zeros_like(master.data), torch.optim.AdamW([master], lr=1e-3)
+        ledger.watch(model, adam).label("master weights", master)
+        ledger.label("gradients", own)
+
+        def send(ready: list[torch.nn.Parameter]) -> None:
+            buckets.append({starts[parameter]: parameter.numel() for parameter in ready})
+            reduce_and_release_solution(ready, starts, own)
+
+        flush = collect_solution(model, full, send)
+        for step in range(STEPS):
+            with Traffic() as traffic:
+                ledger.mark("start")
+                each, buckets[:] = [], []
+                for rows in zip(*(part.chunk(2) for part in own_rows(step, device))):
+                    each.append(backward(model, rows))
+                    flush()
+                held = ledger.snapshot("after backward")
+                step_and_gather_solution(flat, master, adam, own / 2)
+                own.zero_()
+                ledger.snapshot("after step")
+            losses.append(sum(each) / 2)
+    report = {"losses": losses, **learned(model, adam, master), "traffic": traffic, "held": held}
+    return report | {"buckets": buckets, "history": ledger.history("start", "after step")}
 
 
 # --- faults
