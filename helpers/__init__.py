@@ -26,6 +26,7 @@ NAMES = {  # names to import from here beside those of the tools, by the module 
     "helpers.course.plots.hiding": ("step_timeline",),
     "helpers.course.plots.tapes": ("tapes",),
     "helpers.course.recording.on_machines": ("OnMachines", "machines_missing"),
+    "helpers.course.exercises.built": ("clip_shard", "collect", "own_shard", "step_and_gather"),
     "helpers.course.runs.agreeing": ("same_training",),
     "helpers.course.runs.catching": ("caught",),
     "helpers.course.runs.constructing": ("beginning_of", "construct", "moved_by_initialize"),
@@ -39,7 +40,7 @@ NAMES = {  # names to import from here beside those of the tools, by the module 
         "trained_pipeline",
     ),
     "helpers.course.runs.under_torchrun": ("under_torchrun",),
-    "helpers.course.runs.zero_2": ("coalesced", "zero_2_by_hand"),
+    "helpers.course.runs.zero_2": ("coalesced",),
 }
 MODULES = {
     "combined": "helpers.course.runs.combined",
@@ -66,6 +67,7 @@ MODULES = {
     "theory": "helpers.tools.theory",
     "training": "helpers.course.training",
     "zero_1": "helpers.course.runs.zero_1",
+    "zero_2": "helpers.course.runs.zero_2",
 }
 HOMES = tools.HOMES | {name: module for module, names in NAMES.items() for name in names} | MODULES
 

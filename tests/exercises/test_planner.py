@@ -66,8 +66,16 @@ def test_the_given_peak_calls_the_learner_s_terms_by_position(work):
     assert found["peak"](plan) == 1e15 > found["at_the_loss"](plan)
     assert " % off" not in planner.score("peak") and "% off in the middle" in planner.score("peak")
     names = {"in_the_step": found["in_the_step"]}
-    assert planner.complete(names) == "yours: 1 of 6" and names["at_the_loss"](plan) > 0
+    assert planner.complete(names) == f"yours: 1 of {len(planner.TERMS)}" and names["at_the_loss"](plan) > 0
     assert "it does not fit" in planner.verdict(names["peak"]) and "it fits" in planner.verdict(lambda _: 1)
+
+
+def test_what_a_step_sends_is_a_term_too(work):
+    planner.keep(cell(work, "def sent(stage, micro_batches, to_owner):\n    return 17", "sent"))
+    assert in_file(work)["sent"](2, 4, True) == 17
+    (work / planner.NAME).unlink()
+    planner.keep(cell(work, STATES))
+    assert in_file(work)["sent"](2, 4, True) == 5
 
 
 def test_a_newer_answer_replaces_what_the_check_wrote_and_nothing_else(work):

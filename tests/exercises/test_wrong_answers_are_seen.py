@@ -56,13 +56,15 @@ def test_zero_3_sees_twice_the_bytes_in_an_imported_all_reduce():
 
 def test_zero_2_sees_twice_the_bytes_in_an_imported_all_reduce():
     changes = "comm.reduce(message, dst=owner)", "call(message)"
-    said = verdict(zero_2.reduce_bucket, solutions()["08-reduce_bucket"], *imported("all_reduce"), *changes)
+    said = verdict(
+        zero_2.reduce_to_owners, solutions()["08-reduce_to_owners"], *imported("all_reduce"), *changes
+    )
     assert "costs twice the bytes" in said
 
 
 def test_zero_2_rehearses_imported_reductions_too_and_no_rank_hangs():
     changes = "comm.reduce(message, dst=owner)", "call(message, dst=rank)"
-    said = verdict(zero_2.reduce_bucket, solutions()["08-reduce_bucket"], *imported("reduce"), *changes)
+    said = verdict(zero_2.reduce_to_owners, solutions()["08-reduce_to_owners"], *imported("reduce"), *changes)
     assert "rank 0 calls reduce of" in said and "`dst` is the owner of the pieces" in said
 
 

@@ -16,7 +16,6 @@ from helpers.course.plots.budget import OUTSIDE
 from tests.play.clicking import clicked, combinations
 
 GB, OF_SECONDS = 0.06e9, 0.03  # how far a formula may be from the rehearsal
-OF_SECONDS_FP32 = 0.055  # sums in fp32 move more bytes, which the formula leaves out
 
 
 def ways(plan):
@@ -57,12 +56,11 @@ def test_numbers_are_those_of_the_rehearsed_plan(name):
     for part, size in parts.items():
         if size > GB:
             assert here[part] == pytest.approx(size, abs=GB), part
-    within = OF_SECONDS_FP32 if step.sums == "fp32" else OF_SECONDS
     both = [
         sum(times.values()) if isinstance(times, dict) else times
         for times in (told["seconds"]["fastest"], told["seconds"]["slowest"])
     ]
-    assert [sum(step.seconds().values()), step.slowest()] == pytest.approx(both, rel=within)
+    assert [sum(step.seconds().values()), step.slowest()] == pytest.approx(both, rel=OF_SECONDS)
 
 
 @pytest.mark.parametrize("sequence", [4096, 16384])

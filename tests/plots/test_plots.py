@@ -273,6 +273,18 @@ FIGURES = {
         ),
         "Title. a: backward 5, mean 2, step 1; ms.",
     ),
+    "held and sent": (
+        plots.held_and_sent(
+            {"a": [(0, 1), (1, 3)], "b": [(0, 2)]},
+            {"a": [(1, 2), (2, 3), (4, 5)], "b": [(4, 5)]},
+            "Title",
+            "GB",
+            {"1": (0, 2), "2": (2, 4)},
+            ("room: 4", 4),
+        ),
+        "Title. GB: a at most 3, first at 1; b at most 2, first at 0. The line: room: 4. Times of sending: "
+        "a 2; b 1.",
+    ),
     "flat buckets": (
         plots.flat_buckets({"a": 3, "b": 6}, 5, {"bucket 1": ["b"], "bucket 2": ["a"]}, "Title"),
         "flat tensor: 5 elements of rank 0, 4 elements of rank 1; bucket 1: 2 elements of rank "

@@ -196,17 +196,21 @@ MISTAKES = {
     "08": (
         Mistake(
             "gradients are summed over the ranks and never divided",
-            "(message / ranks).split(sizes)",
-            "message.split(sizes)",
-            ("reduce_bucket = exercises.reduce_bucket.check", "hand[dtype, ranks] = launch(zero_2"),
-            "no",
+            "(message.float() / ranks).split(",
+            "message.float().split(",
+            (
+                "reduce_to_owners = exercises.reduce_to_owners.check",
+                "reduce_and_release = exercises.reduce_and_release.check",
+                "for ranks, limit, words in",
+            ),
+            "differ",
         ),
         Mistake(
             "micro-batches' gradients are added, not averaged",
-            "job.own.float() / len(losses)  # the mean",
-            "job.own.float()  # the sum",
-            ("hand[dtype, ranks] = launch(zero_2",),
-            "no",
+            "gradient = own / len(passes)",
+            "gradient = own.clone()",
+            ("zero_2_step = exercises.zero_2_step.check", "for ranks, limit, words in"),
+            "differ",
         ),
     ),
     "09": (

@@ -38,6 +38,7 @@ TERMS = {
     "exposed": "data_parallelism",
     "block_seconds": "tensor_parallelism",
     "bubble": "pipeline_parallelism",
+    "sent": "zero_2",
 }
 
 

@@ -1,175 +1,230 @@
-"""Answers of lesson 08: the bucketed reducer of ZeRO-2, and the mistakes that people make there."""
+"""Lesson 08: the rungs of ZeRO-2's step, a bug to plant, what a step sends, and the configuration to keep."""
+
+from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed as dist
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn import functional as F  # noqa: F401 (edits call it)
+from torch.nn import functional as F  # noqa: F401  mistakes call it
+from helpers import paths
+from helpers.course.exercises import planner
 from helpers.course.exercises.calls import Calls
 from helpers.course.exercises.guesses import guess as guess
 from helpers.course.exercises.meeting import own_group
-from helpers.course.exercises.seeing import helped, returned
-from helpers.course.exercises.stubs import Returning, Stubs
-from helpers.tools.measure.traffic import Traffic
+from helpers.course.exercises.seeing import helped
+from helpers.course.exercises.stubs import Stubs
+from helpers.course.exercises.zero_1 import DTYPES, fit, multiples, own_part, with_sgd
+from helpers.course.exercises.zero_1_pictures import ELEMENTS, at_its_place, with_padding
+
+if TYPE_CHECKING:
+    from helpers.course.exercises.seeing import See
 
 stubs = Stubs("zero_2")
 
-REDUCER_HINTS = {
-    "non-empty list of Tensors": "a bucket may hold nothing of an owner's: then there is nothing to send",
-    "match the broadcast shape": "a gradient across a partition boundary has two owners: cut it there",
-    "The size of tensor a (": "place p of the flat tensor is `own[p - rank * S]`, and of a "
-    "gradient `gradient[p - start]`",
-}
+
+@stubs.in_ranks()
+def pieces(see: See, answer: Callable) -> None:
+    """Gradients inside a shard, at its ends, across a border, and over three shards and more."""
+    shard = 12 + see.seed % 5
+    cases = {
+        " of a gradient inside a shard": (shard + 2, shard - 4),
+        " of a gradient that fills a shard": (shard, shard),
+        " of a gradient that ends at a border": (3, shard - 3),
+        " of a gradient that begins at a border": (2 * shard, 5),
+        " of a gradient across one border": (shard - 3, 5),
+        " of a gradient with one element beyond the border": (shard - 3, 4),
+        " of a gradient over four shards": (shard - 1, 2 * shard + 2),
+    }
+    due = "pieces must return a list of tuples (owner, begin, end)"
+    for start, length in see.each(cases):
+        found = see.call(answer, start, length, shard, returns=(list, tuple), due=due)
+        see("the pieces", [f"{owner} has {begin} to {end}" for owner, begin, end in found])
 
 
-def _rehearsed(function, bucket, own):
-    """Whether all ranks would call the same, in words, and whether they wait for what they begin.  Nothing is
-    sent, so that no rank can hang."""
+def rehearsed(function: Callable, *arguments: object) -> tuple[str, bool, int]:
+    """Whether all ranks would call the same, in words, whether they wait for what they begin, and how many
+    messages these are.  Nothing is sent, so that no rank can hang."""
     with Calls(carry_out=False) as calls:
-        function({start: gradient.clone() for start, gradient in bucket.items()}, own.clone())
+        function(*arguments)
     by_rank = [None] * dist.get_world_size()
     dist.all_gather_object(by_rank, [str(call) for call in calls.made], group=own_group())
     for rank, theirs in enumerate(by_rank):
         for call, other in zip_longest(by_rank[0], theirs, fillvalue="nothing"):
             if call != other:
-                return f"rank 0 calls {call}, rank {rank} calls {other}", True
-    return "alike", calls.all_waited_for
+                return f"rank 0 calls {call}, rank {rank} calls {other}", True, 0
+    return "alike", calls.all_waited_for, len(calls.made)
 
 
-def _buckets(seed, ranks):
+def some_buckets(seed: int, ranks: int) -> tuple[list[dict[int, int]], int]:
     """{where a gradient begins: its elements} of three buckets, and the elements of a shard.  The first
-    touches all owners, and its second gradient lies across a partition boundary.  The second touches the
-    first rank's shard only.  The third is the first again: a further micro-batch."""
+    touches all owners, and its second gradient lies across a border.  The second touches the first rank's
+    shard only.  The third is the first again: a further micro-batch."""
     shard = 12 + seed % 5
     first = {shard + 2: (ranks - 1) * shard - 4 - seed % 2, shard - 1: 3, shard - 3: 2}
     return [first, {4: shard - 7, 0: 4}, first], shard
 
 
-def _reduced(function, seed):
-    """In fp32 and bf16: this rank's shard after each bucket, the messages, and the bytes."""
-    rank, ranks, values = dist.get_rank(), dist.get_world_size(), {}
-    buckets, shard = _buckets(seed, ranks)
-    for dtype in (torch.float32, torch.bfloat16):
-        own = torch.zeros(shard, dtype=dtype)
-        for number, places in enumerate(buckets, 1):
-            by_rank = [
-                {start: (torch.randint(-8, 9, (count,)) / 8).to(dtype) for start, count in places.items()}
-                for _ in range(ranks)
-            ]
-            owners = {at // shard for start, count in places.items() for at in range(start, start + count)}
-            when = f", {str(dtype).removeprefix('torch.')}, bucket {number}"
-            with helped(REDUCER_HINTS):
-                calls, waited = _rehearsed(function, by_rank[rank], own)
-                values[f"what the ranks call{when}"] = calls
-                values[f"every message with `async_op` is waited for{when}"] = waited
-                if calls != "alike" or not waited:
-                    return values
-                with Traffic() as traffic:
-                    function(by_rank[rank], own)
-            messages = sum(message.count for message in traffic.messages)
-            needed = sum(places.values()) * own.element_size() * (ranks - 1) / ranks
-            sent = round(sum(traffic.ideal.values()) / needed, 1)
-            values[f"this rank's shard{when}"] = own.clone()
-            values[f"there is at most one message for each owner{when}"] = messages <= len(owners)
-            values[f"bytes sent, as multiples of what the owners need{when}"] = max(1.0, sent)
-    return values
+def bucket_of(places: Mapping[int, int], see: See, dtype: torch.dtype) -> dict[int, torch.Tensor]:
+    """A bucket with this rank's own gradients."""
+    each = [
+        {start: multiples((count,), 8).to(dtype) for start, count in places.items()} for _ in range(see.ranks)
+    ]
+    return each[see.rank]
 
 
-def _longer(elements):
-    """Zeros after an owner's pieces, until a message has so many `elements`, an expression."""
-    message = "torch.cat(list(pieces.values()))"
-    padded = f"F.pad({message}, (0, {elements} - sum(map(len, pieces.values()))))"
-    return message, padded, "(message / ranks)", "(message[: sum(sizes)] / ranks)"
+def owners_of(places: Mapping[int, int], shard: int) -> set[int]:
+    """The ranks that own something of a bucket, {where a gradient begins: its elements}."""
+    return {place // shard for start, count in places.items() for place in range(start, start + count)}
 
 
-reduce_bucket = stubs.build("reduce_bucket", Returning(_reduced), together=True)
+def fine(shard: int) -> torch.Tensor:
+    """A shard's sums, finer than bf16."""
+    return 1 + multiples((shard,), 4096)
 
 
-RELEASE_HINTS = {
-    "'NoneType' object has no attribute": "`.grad` was still None in your hook: register it with "
-    "`register_post_accumulate_grad_hook`, and use the parameter that it is called with, not a loop's "
-    "variable",
-    "cannot access local variable": "an assignment in an inner function makes a new, local name: "
-    "empty a bucket by `.clear()`, or declare `nonlocal`",
-    "Boolean value of Tensor with more than one value": "look a parameter up in a dict, which compares by "
-    "identity; `==`, `in` and `.index` of lists compare elements",
-}
+def buckets_reduced(see: See, answer: Callable) -> None:
+    """Four parameters in two buckets; a gradient's tens are its owner's number + 1, its ones its rank's."""
+    shard = -(-ELEMENTS // see.ranks)
+    made = torch.tensor([10.0 * (place // shard + 1) + see.rank + 1 for place in range(see.ranks * shard)])
+    own = torch.zeros(shard)
+    see("before: the gradients of each backward pass", with_padding(made))
+    for words, cuts in {"the first": (42, 45, 24, 42), "the second": (18, 24, 0, 18)}.items():
+        begin, end, first, last = cuts
+        answer({begin: made[begin:end].clone(), first: made[first:last].clone()}, own)
+        see(f"after {words} bucket: the owners' sums", at_its_place(own.tolist()))
 
 
-class _Reducer:
-    """Takes the buckets; notes what was in them, and how many gradients of earlier ones still have memory.
-    It sees gradients as soon as they are made, and so those that are kept while the bucket has copies."""
+@stubs.in_ranks(together=True, rungs=(pieces,), example=buckets_reduced)
+def reduce_to_owners(see: See, answer: Callable) -> None:
+    """In fp32 and bf16: this rank's sums after each bucket, the messages, and the bytes."""
+    buckets, shard = some_buckets(see.seed, see.ranks)
+    for dtype in see.dtypes(*DTYPES):
+        own = fine(shard)
+        for places in see.each({f", bucket {number}": one for number, one in enumerate(buckets, 1)}):
+            bucket = bucket_of(places, see, dtype)
+            copies = {start: gradient.clone() for start, gradient in bucket.items()}
+            with helped(see.hints):
+                calls, waited, messages = rehearsed(answer, copies, own.clone())
+            see("what the ranks call", calls)
+            see("every message with `async_op` is waited for", waited)
+            if calls != "alike" or not waited:
+                return
+            see.call(answer, bucket, own)
+            owners = owners_of(places, shard)
+            see("there is at most one message for each owner", messages <= len(owners))
+            needed = sum(places.values()) * dtype.itemsize * (see.ranks - 1) / see.ranks
+            see("this rank's sums", own.clone())
+            see("bytes sent, as multiples of what the owners need", max(1.0, round(see.sent / needed, 1)))
 
-    def __init__(self, parameters):
-        self.places, self.gradients, self.alive, self.earlier, self.fresh = [], [], [], [], []
+
+@stubs.in_ranks(together=True, rungs=(pieces, reduce_to_owners))
+def reduce_and_release(see: See, answer: Callable) -> None:
+    """Two backward passes in two buckets each, as lesson 04's `collect` fills them: the sums, and what is
+    alive after each bucket, inside the pass."""
+    for dtype in see.dtypes(*DTYPES):
+        shapes = [(3, 4 + see.seed % 3), (5,), (2, 3), (1 + see.ranks,)]
+        parameters = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
+        starts, total = {}, 0
         for parameter in parameters:
-            parameter.register_post_accumulate_grad_hook(lambda parameter: self.note(parameter.grad))
-
-    def note(self, gradient):
-        self.fresh.append(StorageWeakRef(gradient.untyped_storage()))
-
-    def living(self):
-        gc.collect()
-        return sum(not memory.expired() for memory in self.earlier)
-
-    def reduce(self, bucket):
-        returned(bucket, dict, "`reduce` takes a bucket, a dict {where a gradient begins: the gradient}")
-        for start in bucket:
-            returned(start, int, "a bucket's keys are places in the flat tensor, whole numbers")
-        self.alive.append(self.living())
-        pieces = sorted(bucket.items())
-        self.places.append([f"at {start} of shape {tuple(gradient.shape)}" for start, gradient in pieces])
-        for _, gradient in pieces:
-            self.gradients += gradient.detach().flatten().tolist()
-            self.note(gradient)
-        self.earlier, self.fresh = self.earlier + self.fresh, []
-
-
-def _tensors():
-    gc.collect()
-    tensors = [thing for thing in gc.get_objects() if type(thing) is torch.Tensor]
-    return sum(tensor.is_floating_point() and tensor.numel() > 0 for tensor in tensors)
+            starts[parameter] = total
+            total += parameter.numel()
+        own, memory = fine(-(-total // see.ranks)), []
+        for _ in see.steps(2):
+            for ready in see.each({", bucket 1": parameters[2:], ", bucket 2": parameters[:2]}):
+                for parameter in reversed(ready):
+                    each = [multiples(parameter.shape, 8).to(dtype) for _ in range(see.ranks)]
+                    left = parameter.grad
+                    parameter.grad = each[see.rank] if left is None else left + each[see.rank]
+                    memory.append(StorageWeakRef(parameter.grad.untyped_storage()))
+                    del each, left
+                calls = []
+                see.call(
+                    answer, list(ready), starts, own, look=lambda call, calls=calls: calls.append(call.name)
+                )
+                owners = owners_of({starts[one]: one.numel() for one in ready}, len(own))
+                gc.collect()
+                see("this rank's sums", own.clone())
+                see("gradients on parameters", sum(one.grad is not None for one in parameters))
+                see("gradients whose memory is still alive", sum(not one.expired() for one in memory))
+                see("there is at most one message for each owner", len(calls) <= len(owners))
 
 
-def _filled(function, seed):
-    """Two backward passes with small, middling and large buckets: what each bucket held when it was reduced,
-    and what was still alive then.  The last layer has 15 elements, which fill a bucket of 15 exactly."""
-    values = {}
-    gc.freeze()  # garbage is looked for among newer objects only: the others would take nearly all the time
-    for size in (1, 15, 60 + seed % 20, 10**6):
-        torch.manual_seed(seed)
-        with helped(RELEASE_HINTS):
-            found = _with_buckets_of(size, function, 6 + seed % 3)
-        values |= {f"{name}, with buckets of {size:,} elements": value for name, value in found.items()}
-    return values
+class OneParameter:
+    """A model of one parameter, whose gradients wait in a bucket until it is flushed.
+
+    Attributes:
+        early: forward passes that began before the gradients of all earlier ones were sent.
+    """
+
+    def __init__(self, shape: torch.Size, own: torch.Tensor) -> None:
+        self.weight, self.own, self.waiting = nn.Parameter(torch.zeros(shape)), own, []
+        self.begun = self.sent = self.early = 0
+        self.weight.register_post_accumulate_grad_hook(self._arrived)
+
+    def forward(self, row: torch.Tensor) -> torch.Tensor:
+        """A micro-batch's loss."""
+        self.early += self.sent < self.begun
+        self.begun += 1
+        return (self.weight * row).sum()
+
+    def _arrived(self, weight: nn.Parameter) -> None:
+        self.waiting.append(own_part(weight.grad))
+        weight.grad = None
+
+    def flush(self) -> None:
+        """Add what waits to the sums."""
+        while self.waiting:
+            self.own.add_(self.waiting.pop())
+            self.sent += 1
 
 
-def _with_buckets_of(size, function, width):
-    model = nn.Sequential(nn.Linear(5, width), nn.Tanh(), nn.Linear(width, 4), nn.Tanh(), nn.Linear(4, 3))
-    parameters, left = list(model.parameters()), []
-    reducer, before = _Reducer(parameters), _tensors()
-    due = "release_by_bucket must return a function, which reduces what is left in the bucket"
-    flush = returned(function(parameters, size, reducer.reduce), Callable, due)
-    for _ in range(2):
-        model(torch.randn(7, 5)).square().mean().backward()
-        left.append(sum(parameter.grad is not None for parameter in parameters))
-        flush()
-    return {
-        "gradients left on the parameters after each backward pass": left,
-        "buckets that were reduced": len(reducer.places),
-        "what the buckets held": reducer.places,
-        "the gradients that were reduced": reducer.gradients,
-        "gradients of earlier buckets still alive when the next was reduced": reducer.alive,
-        "gradients still alive at the end": reducer.living(),
-        "tensors that are kept at the end": max(0, _tensors() - before),
-    }
+@stubs.in_ranks(together=True)
+def zero_2_step(see: See, answer: Callable) -> None:
+    """Two steps of three micro-batches, the second clipped, in fp32 and in bf16, beside one process."""
+    for dtype in see.dtypes(*DTYPES):
+        full = nn.Parameter(multiples((see.ranks * (16 + see.seed % 4),), 4096))
+        flat, master = full.detach().to(dtype, copy=True), nn.Parameter(own_part(full.detach()))
+        optimizer, alone = with_sgd(master, full)
+        own = torch.zeros_like(master.data)
+        model = OneParameter(full.shape, own)
+        for step in see.steps(2):
+            limit = 0.5 if step == 2 else float("inf")
+            rows = [multiples(full.shape, 8) for _ in range(3)]
+            passes = [partial(model.forward, row) for row in rows]
+            norm = see.call(answer, passes, model.flush, own, flat, master, optimizer, limit, look=fit)
+            full.grad = sum(rows) / len(rows)
+            nn.utils.clip_grad_norm_([full], limit)
+            alone.step()
+            see("this rank's masters", master.detach().clone())
+            see("they are those of one process", master.allclose(own_part(full), atol=1e-5))
+            see("the flat tensor", flat.detach().clone())
+            see("the norm that was returned", float("nan") if norm is None else float(norm))
+            see("gradients that wait for `flush`", len(model.waiting))
+            see("forward passes that begin before the gradients of the one before are sent", model.early)
 
 
-release_by_bucket = stubs.build("release_by_bucket", Returning(_filled))
+not_released = stubs.fault("not_released", reduce_and_release, rungs=(pieces, reduce_to_owners))
+
+sent = stubs.formula(
+    "sent",
+    [(1, 1, True), (1, 8, True), (1, 8, False), (2, 1, True), (2, 8, True), (2, 4, False)],
+    then=planner.keep,
+)
 
 
-micro_batch_size = stubs.formula("micro_batch_size", [(16, 4, 2), (1024, 8, 64)])
+def keep_configuration(config: Mapping[str, object], name: str) -> None:
+    """Print a configuration of DeepSpeed, and write it into the learner's folder where the lesson is a copy
+    of his own."""
+    text = json.dumps(config, indent=2)
+    if Path.cwd().resolve() == paths.WORK.resolve():
+        paths.replace(paths.WORK / name, f"{text}\n")
+    print(text)

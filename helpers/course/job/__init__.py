@@ -12,11 +12,18 @@ on 8 such hosts.
 
 `reference` is the job, `plans` the ways to train it, `more_gpus`, `shared_block` and `stages` what
 follows from them, `pipeline` its layers, `rehearsals` makes recorded/job, `stored` reads it,
-`picture` draws it, `judged` has the recorded runs beside it.
+`picture` draws it, `accumulating` its gradients over a step, `judged` has the recorded runs beside it.
 """
 
 # ruff: noqa: F401  these names are what the package offers
 
+from helpers.course.job.accumulating import (
+    costs_of_stage_2,
+    gradients_in_a_step,
+    overlapping,
+    room,
+    two_hosts,
+)
 from helpers.course.job.judged import judged
 from helpers.course.job.more_gpus import last_pass, replicated_step, step_parts
 from helpers.course.job.plans import PLANS, plan

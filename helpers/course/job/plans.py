@@ -205,6 +205,8 @@ PLANS = {
     "stage 2, fp32 sums, 4 GPUs": way(2, gpus=4, fp32_sums=True),
     "stage 2, 16 GPUs": way(2, gpus=16),
     "stage 2, 16 GPUs, 2 sequences": way(2, micro_batch=2, gpus=16),
+    "stage 2, 16 GPUs, to the owner": to_owner(2),
+    "stage 2, 16 GPUs, to the owner, overlap": to_owner(2, overlap=True),
     "stage 2, 16 GPUs, to the owner, 2 sequences": to_owner(2, micro_batch=2),
     "stage 2, 16 GPUs, to the owner, overlap, 2 sequences": to_owner(2, micro_batch=2, overlap=True),
     "stage 3": way(3),

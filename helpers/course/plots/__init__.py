@@ -2,6 +2,7 @@
 
 # ruff: noqa: F401  these names are what the package offers
 
+from helpers.course.plots.accumulated import held_and_sent
 from helpers.course.plots.bars import expert_loads, grouped_bars, memory_bars, share_bars, time_bars
 from helpers.course.plots.lines import by_depth, curves, in_panels, lost_time, over_seeds, roofline
 from helpers.course.plots.memory import category_over_time, memory_over_time, phases

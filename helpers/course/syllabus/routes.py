@@ -38,7 +38,7 @@ ROUTES = (
         read=("00", "02", "07"),
     ),
     Route(
-        "two days of 5 hours, 10 in all",
+        "two long days, 11 hours in all",
         "00, 01, 02, 03, 04, 07 and 08, without their exercises",
         "have written data parallelism, ZeRO-1 and ZeRO-2, and know why they are right",
         written=("00", "01", "02", "03", "04", "07", "08"),

@@ -15,9 +15,10 @@ def tests_of(train: Callable[..., dict], looks: Mapping[str, tuple[str, dict]]) 
     Args:
         train: the training, in a rank: a function of a step and of options, which returns a report.
         looks: {name: (what the test looks at, options of the training)}; it looks at the ranks' mean "loss"
-            of the last step, "norms", of each step before clipping, "bytes" after the last step, "between
-            ranks", how far a rank's weights are from rank 0's in lengths of its update, or what "weights"
-            or "masters" have moved by.
+            of the last step or that "loss, rounded" to one decimal, "norms", of each step before clipping,
+            "bytes" after the last step, "held", bytes where they were last counted, "sent", elements of a
+            step, "between ranks", how far a rank's weights are from rank 0's in lengths of its update, or
+            what "weights" or "masters" have moved by.
     """
     known = {}
 
@@ -29,6 +30,9 @@ def tests_of(train: Callable[..., dict], looks: Mapping[str, tuple[str, dict]]) 
         whole = {"loss": lambda: _mean(report["losses"][-1]), "norms": lambda: report["norms"]}
         whole["between ranks"] = lambda: _from_first(report["weights"], report["start"])
         whole["bytes"] = lambda: report["moments"]["after step"].total
+        whole["loss, rounded"] = lambda: round(_mean(report["losses"][-1]), 1)
+        whole["held"] = lambda: sum(report["held"].values())
+        whole["sent"] = lambda: sum(report["carried"].values())
         return whole[what]() if what in whole else report[what] - report["start"]
 
     return {

@@ -4,7 +4,9 @@ sends, is counted."""
 from __future__ import annotations
 
 import gc
+import io
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 import torch
@@ -108,9 +110,9 @@ def train(
     with Ledger() as ledger:
         model = models.build(models.GPT, size, checkpointing=checkpointing, config=config if early else None)
         whose = {"optimizer": make(model.parameters(), lr=lr)} if make else {}
-        engine, *_ = deepspeed.initialize(
-            model=model, model_parameters=model.parameters(), config=config, **whose
-        )
+        given = {"model": model, "model_parameters": model.parameters(), "config": config, **whose}
+        with redirect_stdout(io.StringIO()):  # its BF16_Optimizer prints the host's memory
+            engine, *_ = deepspeed.initialize(**given)
         ledger.watch(engine)
         for step in range(steps):
             with Traffic() as traffic, Carried(ledger) as carried:

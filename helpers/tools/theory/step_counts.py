@@ -75,6 +75,8 @@ def gradient_copy_bytes(
     Stages 1 (once), 2 and 3 (in each micro-batch): into the bucket, divided, flattened (several ranks), 2 e
     each, and twice copied for the partition, 4 e / N.  Stage 3 also 2 e + 3 e / N each time parameters are
     gathered, in both passes.  Stages 0 and 1 add the gradients of each further micro-batch, 3 e.
+    Where a bf16 model's gradients are summed in fp32, each micro-batch's are cast and added, 18: stage 1 all
+    of them, and 18 more once, to send the sums in bf16; stages 2 and 3 a rank's own.
     """
     config = ZeroConfig.of(config)
     e, several, times = config.element_bytes, ranks > 1, accumulation if config.stage > 1 else 1
@@ -83,6 +85,8 @@ def gradient_copy_bytes(
     if config.stage == 0:
         reduced = (6 if several else 4) * e if config.dtype == "bf16" or several else 0
     added = 3 * e * (accumulation - 1) if config.stage < 2 else 0
+    if config.sums_in_fp32:
+        added += 18 * (accumulation + 1 if config.stage == 1 else accumulation / ranks)
     return {"forward": gathered * parameters, "backward": (gathered + reduced + added) * parameters}
 
 
