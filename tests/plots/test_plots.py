@@ -5,6 +5,7 @@ import html
 import io
 
 import pytest
+import torch
 from helpers import job, plots
 from helpers.course.plots.schematics_collectives import parents
 from helpers.course.plots.style import picture
@@ -231,6 +232,11 @@ FIGURES = {
         "half of the rows of q, k and v (8, 4 and 4 rows of 8), of gate and up (24 rows of 8), half of the "
         "columns of out and down, and 2 of 4 heads; both repeat the norms and the additions. 5 MB are summed",
     ),
+    "both cuts": (
+        plots.both_cuts(torch.tensor([[1, 2]]), torch.tensor([[3, 4], [5, 6]]), torch.eye(2).long(), "Title"),
+        "Y [[13, 16]]; B [[1, 0], [0, 1]]. Each rank has half of the columns of A and Y, and half of the "
+        "rows of B. Rank 0's part of Z [[13, 0]], rank 1's [[0, 16]], Z [[13, 16]].",
+    ),
     "stacked heads": (
         plots.stacked_heads(
             {"by heads": [0, 0, 1, 1, 0, 1], "in the middle": [0, 0, 0, 1, 1, 1]}, {"q": 4, "k": 2}, "Title"
@@ -239,7 +245,8 @@ FIGURES = {
     ),
     "shared tokens": (
         plots.shared_tokens("Title"),
-        "and sequence parallel: norm, all-gather, qkv, heads, out, reduce-scatter, +, norm.",
+        "and sequence parallel: norm (s/t, h), f (forward all-gather, backward reduce-scatter), qkv, heads "
+        "(s, h/t), out (s, h), a summand, g (forward reduce-scatter, backward all-gather), + (s/t, h).",
     ),
     "shared seconds": (
         plots.shared_seconds(
@@ -251,6 +258,15 @@ FIGURES = {
             "Title",
         ),
         "t = 1: 24.0 ms (divided 20.0, repeated 4.0); t = 2: 15.0 ms (divided 10.0, repeated 4.0, messages 1",
+    ),
+    "recorded beside them": (
+        plots.shared_seconds(
+            {"t = 2": {"divided": 0.01, "repeated": 0.004, "messages": 0.001}},
+            0.024,
+            "Title",
+            {"t = 2": {"seconds": 0.016, "clock": 0.0181, "kernels": 161}},
+        ),
+        "messages 1.0). Recorded: t = 2: busy 16.0 ms, by the clock 18.1 ms, 161 kernels.",
     ),
     "zero states": (
         plots.zero_states(

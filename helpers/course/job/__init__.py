@@ -35,6 +35,7 @@ from helpers.course.job.shared_block import (
     block_parts,
     from_blocks_to_step,
     recorded_block,
+    recorded_blocks,
     recorded_label,
     seconds_of_plans,
 )

@@ -47,13 +47,16 @@ def divided_share() -> float:
 
 def recorded_block(ranks: int = 1, sequence_parallel: bool = False) -> dict[str, float]:
     """Of the recorded block of 8 B, on the rank whose messages waited least: {"seconds": that its GPU was
-    busy, "messages": those of them in messages, "kept": bytes}."""
+    busy, "messages": those of them in messages, "kernels", "kept": bytes}; and of the slowest rank "clock": a
+    pass's seconds by the clock."""
     from helpers.course import recorded
 
     (run,) = recorded.runs("block", ranks=ranks, sequence_parallel=sequence_parallel)
     last = min(run.reports, key=lambda report: report["busy"]["messages"])
     busy = last["busy"]
-    return {"seconds": busy["gpu"], "messages": busy["messages"], "kept": last["kept"]}
+    found = {"seconds": busy["gpu"], "messages": busy["messages"], "kernels": busy["kernels"]}
+    clock = max(report["median"] for report in run.reports)
+    return found | {"kept": last["kept"], "clock": clock}
 
 
 @cache
@@ -104,6 +107,7 @@ def beside_recorded(predicted: Mapping[str, tuple[float, float]]) -> dict[str, d
             "predicted / recorded": f"{seconds / run['seconds']:.2f}",
             "messages, predicted": f"{1e3 * sent:.1f}",
             "messages, recorded": f"{1e3 * run['messages']:.1f}",
+            "by the clock, ms": f"{1e3 * run['clock']:.1f}",
         }
     return rows
 
@@ -120,6 +124,12 @@ def bars_of_blocks(
         name = f"t = {t}, sequence parallel" if tokens else f"t = {t}"
         bars[name] = own | {"messages": max(0.0, sent)}
     return bars
+
+
+def recorded_blocks() -> dict[str, dict[str, float]]:
+    """{bar of `bars_of_blocks`: what `recorded_block` says}, of those that were recorded."""
+    ways = {"t = 1": (1, False), "t = 2": (2, False), "t = 2, sequence parallel": (2, True)}
+    return {bar: recorded_block(*way) for bar, way in ways.items()}
 
 
 def from_blocks_to_step(blocks: float) -> dict[str, dict[str, str]]:
@@ -142,8 +152,8 @@ def from_blocks_to_step(blocks: float) -> dict[str, dict[str, str]]:
 
 
 def seconds_of_plans(plans: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """{bar: {part: seconds of a step at the fastest}}, and what a GPU sends and needs, of {bar: plan},
-    rehearsed."""
+    """{bar: {part: seconds of a step at the fastest}}, and what a GPU sends and needs, and what torch
+    reserves, of {bar: plan}, rehearsed."""
     rows = {}
     for bar, plan in plans.items():
         told = stored(plan)
@@ -152,4 +162,5 @@ def seconds_of_plans(plans: Mapping[str, str]) -> dict[str, dict[str, str]]:
         rows[bar]["a step, s"] = f"{ends[0]:.1f} to {ends[1]:.1f}"
         rows[bar]["sent, GB"] = f"{sum(told['sent'].values()) / 1e9:,.0f}"
         rows[bar]["needed, GB"] = f"{(peak(plan) + told['outside']) / 1e9:.0f}"
+        rows[bar]["reserved, GB"] = f"{(told['reserved'][1] + told['outside']) / 1e9:.0f}"
     return rows

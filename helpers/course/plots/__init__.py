@@ -40,7 +40,13 @@ from helpers.course.plots.schematics_shards import (
     sharded_elements,
     zero_states,
 )
-from helpers.course.plots.schematics_tensor import divided_block, shared_seconds, shared_tokens, stacked_heads
+from helpers.course.plots.schematics_tensor import (
+    both_cuts,
+    divided_block,
+    shared_seconds,
+    shared_tokens,
+    stacked_heads,
+)
 from helpers.course.plots.strips import step_strips
 from helpers.course.plots.style import LOOK, Plot
 from helpers.course.plots.tables import Table, table

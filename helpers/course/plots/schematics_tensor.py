@@ -1,5 +1,5 @@
-"""Tensor parallelism: a block that two ranks share, which heads a rank takes, what a rank has where, and
-what a shared block's seconds consist of."""
+"""Tensor parallelism: two products that two ranks share, a block, which heads a rank takes, what a rank has
+where, and what a shared block's seconds consist of."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from helpers.course.plots.drawing import (
     bare,
     blank,
     box,
+    ink,
     legend_below,
     legend_beside,
+    legend_under,
     name_rows,
     new_figure,
     rank_swatches,
@@ -23,17 +25,20 @@ from helpers.course.plots.replicas import MESSAGE
 from helpers.course.plots.style import WIDE, Plot, in_style, owner_colour
 
 if TYPE_CHECKING:
+    import torch
     from matplotlib.axes import Axes
 
 REPEATED = {"colour": "#DDDDDD", "hatch": "///", "edgecolor": "#888888", "linewidth": 0.8}
 PLAIN = {"edgecolor": "white"}
-LANES = {  # what a rank has at a place: words, colour, outline
-    "all": ("repeated: all tokens, all channels", "#DDDDDD", {"edgecolor": "#888888", "hatch": "///"}),
-    "channels": ("all tokens, 1/t of the channels or heads", owner_colour(0), PLAIN),
-    "tokens": ("1/t of the tokens, all channels", owner_colour(3), PLAIN),
-    "message": ("sent between the ranks", "white", {"edgecolor": MESSAGE}),
-    "silent": ("nothing is sent", "white", {"edgecolor": "#888888", "linestyle": "--"}),
+SUMMAND = {"edgecolor": owner_colour(0), "hatch": "..", "linewidth": 1.0}
+LANES = {  # what a rank has of (s, h) at a place: the shape in words, how much of its width and of its height
+    "all": ("(s, h)", 1.0, 1.0),
+    "channels": ("(s, h/t)", 0.5, 1.0),
+    "summand": ("(s, h)\na summand", 1.0, 1.0),
+    "tokens": ("(s/t, h)", 1.0, 0.5),
 }
+BUSY = {"color": "black", "marker": "o", "markersize": 6, "linestyle": ""}  # of a recorded block: the GPU
+CLOCK = BUSY | {"marker": "D", "markerfacecolor": "white"}  # a whole pass
 UNIT = 0.62  # of the drawing, for a matrix of `width` rows or columns
 LOW, GAP = (3.1, 0.0), 0.16  # where the two ranks' rows begin, rank 0 above; between places
 HIGH = 2.5  # of a rank's row
@@ -108,6 +113,74 @@ class _Block:
 
 
 @in_style
+def both_cuts(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, title: str) -> Plot:
+    """Two products on two ranks, in numbers: Y = X A, with A cut by columns, and Z = Y B, with B cut by rows.
+
+    Args:
+        x, a, b: matrices of few whole numbers; the columns of `a` and the rows of `b` are even in number.
+    """
+    figure, axes = new_figure(WIDE, 4.3)
+    y, half = x @ a, a.shape[1] // 2
+    parts = [y[:, own] @ b[own] for own in (slice(half), slice(half, None))]
+    by_columns = [rank for rank in (0, 1) for _ in range(half)]
+    rows = {
+        "A by columns": [
+            ("X", x, None),
+            ("·", 0, 0),
+            ("A", a, by_columns),
+            ("=", 0, 0),
+            ("Y", y, by_columns),
+        ],
+        "B by rows": [
+            ("Y", y, by_columns),
+            ("·", 0, 0),
+            ("B", b, [[rank] for rank in by_columns]),
+            ("=", 0, 0),
+        ],
+    }
+    for rank, part in enumerate(parts):
+        rows["B by rows"] += [(f"rank {rank}'s part", part, rank), ("+" if rank == 0 else "=", 0, 0)]
+    rows["B by rows"].append(("Z", sum(parts), None))
+    tops = (0.0, 4.6)
+    ends = [_draw_product(axes, top, factors) for top, factors in zip(tops, rows.values())]
+    blank(axes, title=title, xlim=(-3.1, max(ends)), ylim=(8.9, -0.4))
+    for top, name in zip(tops, rows):
+        write(axes, -0.5, top + 1.0, name, ha="right", fontsize=10)
+    both = swatch("both ranks have it", REPEATED["colour"], hatch="///", edgecolor="#888888")
+    legend_below(axes, 0.0, 3, [*rank_swatches(range(2)), both])
+    said = "; ".join(f"{name} {one.tolist()}" for name, one in (("X", x), ("A", a), ("Y", y), ("B", b)))
+    summed = f"Rank 0's part of Z {parts[0].tolist()}, rank 1's {parts[1].tolist()}, Z {sum(parts).tolist()}"
+    halves = "Each rank has half of the columns of A and Y, and half of the rows of B"
+    return Plot(figure, f"{title}. {said}. {halves}. {summed}.")
+
+
+def _draw_product(axes: Axes, top: float, factors: Sequence[tuple]) -> float:
+    """Matrices and signs in a row: (name, matrix, what fills it), where None is both ranks, a number a rank,
+    and a list a rank for each column, or for each row if it holds lists.  Returns the end."""
+    x = 0.0
+    for name, matrix, owner in factors:
+        if isinstance(matrix, int):
+            write(axes, x + 0.15, top + 1.0, name, fontsize=14)
+            x += 0.5
+            continue
+        count, wide = matrix.shape
+        first = top + (2 - count) / 2
+        for row, numbers in enumerate(matrix.tolist()):
+            for column, number in enumerate(numbers):
+                rank = owner if not isinstance(owner, list) else owner[row if len(owner) != wide else column]
+                rank = rank[0] if isinstance(rank, list) else rank
+                colour = REPEATED["colour"] if rank is None else owner_colour(rank)
+                look = {"hatch": "///", "edgecolor": "#AAAAAA"} if rank is None else PLAIN
+                box(axes, x + column, first + row, 1, 1, colour, **look)
+                ink_on = "black" if rank is None else ink(colour)
+                write(axes, x + column + 0.5, first + row + 0.5, f"{number}", fontsize=10, color=ink_on)
+        words = f"{name}\n{count} × {wide}"
+        write(axes, x + wide / 2, first + count + 0.12, words, va="top", fontsize=8.5)
+        x += wide + 0.3
+    return x
+
+
+@in_style
 def divided_block(shape: Mapping[str, int], tokens: int, megabytes: float, title: str) -> Plot:
     """A Llama block that two ranks share: matrices to scale with each rank's half filled, what both repeat,
     and where a message passes.
@@ -117,7 +190,8 @@ def divided_block(shape: Mapping[str, int], tokens: int, megabytes: float, title
         tokens: of the sequence.
         megabytes: of a message.
     """
-    figure, axes = new_figure(WIDE, 5.2)
+    figure, axes = new_figure(WIDE, 5.8)
+    axes.set_aspect("equal")  # matrices are to scale
     h, inner, heads = shape["hidden_size"], shape["intermediate_size"], shape["num_attention_heads"]
     kv = shape["num_key_value_heads"] * h // heads
     block = _Block(axes, h, f"{megabytes:.0f}\nMB")
@@ -199,43 +273,91 @@ def stacked_heads(cuts: Mapping[str, Sequence[int]], names: Mapping[str, int], t
 
 @in_style
 def shared_tokens(title: str) -> Plot:
-    """What a rank has at each place of attention's half of a block, with tensor parallelism and with sequence
-    parallelism too."""
+    """What rank 0 of two has at each place of attention's half of a block, and what is sent there forward and
+    backward, with tensor parallelism and with sequence parallelism too."""
     rows = {
-        "tensor\nparallel": _half_a_block("all", "f", "g: all-\nreduce", "silent"),
-        "and sequence\nparallel": _half_a_block("tokens", "all-\ngather", "reduce-\nscatter", "message"),
+        "tensor\nparallel": _half_a_block("all", ("nothing", "all-reduce"), ("all-reduce", "nothing")),
+        "and sequence\nparallel": _half_a_block(
+            "tokens", ("all-gather", "reduce-scatter"), ("reduce-scatter", "all-gather")
+        ),
     }
-    figure, axes = new_figure(9, 0.9 + 0.75 * len(rows))
-    for row, places in enumerate(rows.values()):
-        for column, (place, kind) in enumerate(places):
-            _, colour, outline = LANES[kind]
-            box(axes, column + 0.04, row + 0.1, 0.92, 0.8, colour, place, linewidth=1.5, **outline)
-    blank(axes, title=title, xlim=(0, max(map(len, rows.values()))), ylim=(len(rows), 0))
+    figure, axes = new_figure(WIDE, 1.0 + 1.5 * len(rows))
+    said = []
+    for row, (name, places) in enumerate(rows.items()):
+        x, told = 0.0, []
+        for place, kind in places:
+            if isinstance(kind, tuple):
+                _draw_messages(axes, x, row, place, *kind)
+                told.append(f"{place} (forward {kind[0]}, backward {kind[1]})")
+                x += 1.9
+                continue
+            _draw_activation(axes, x, row, place, kind)
+            told.append(f"{place} {LANES[kind][0]}".replace("\n", ", "))
+            x += 1.25
+        said.append(f"{name}: {', '.join(told)}".replace("\n", " "))
+    blank(axes, title=title, xlim=(-0.1, x), ylim=(len(rows), 0))
     name_rows(axes, rows)
-    handles = [swatch(name, colour, **look) for name, colour, look in LANES.values()]
-    legend_below(axes, -0.02, 2, handles)
-    said = (
-        f"{name}: " + ", ".join(place.replace("-\n", "-") for place, _ in places)
-        for name, places in rows.items()
+    repeated = swatch(
+        "all, which the other rank has, too", REPEATED["colour"], hatch="///", edgecolor="#888888"
     )
-    return Plot(figure, f"{title}. {'; '.join(said)}.".replace("\n", " "))
+    handles = [
+        repeated,
+        swatch("its own part", owner_colour(0)),
+        swatch("a summand of all", "white", **SUMMAND),
+    ]
+    legend_below(axes, 0.0, 3, handles)
+    return Plot(figure, f"{title}. {'; '.join(said)}.")
 
 
-def _half_a_block(norms: str, enter: str, leave: str, quiet: str) -> list[tuple[str, str]]:
-    """[(place, a key of `LANES`)]."""
-    inside = [("qkv", "channels"), ("heads", "channels"), ("out", "channels")]
-    return [("norm", norms), (enter, quiet), *inside, (leave, "message"), ("+", norms), ("norm", norms)]
+Places = list[tuple[str, str | tuple[str, str]]]
+
+
+def _half_a_block(norms: str, enter: tuple[str, str], leave: tuple[str, str]) -> Places:
+    """[(place, a key of `LANES`, or what is sent there forward and backward)]."""
+    inside = [("qkv, heads", "channels"), ("out", "summand")]
+    return [("norm", norms), ("f", enter), *inside, ("g", leave), ("+", norms)]
+
+
+def _draw_activation(axes: Axes, x: float, row: int, place: str, kind: str) -> None:
+    """A matrix of tokens by channels, of which the rank's part is filled."""
+    words, wide, high = LANES[kind]
+    side, top = 0.8, row + 0.25
+    box(axes, x + 0.1, top, side, 0.4, "white", edgecolor="#777777", linewidth=0.8)
+    if kind == "summand":
+        box(axes, x + 0.1, top, side, 0.4, "white", **SUMMAND)
+    elif kind == "all":
+        box(axes, x + 0.1, top, side, 0.4, REPEATED["colour"], hatch="///", edgecolor="#888888")
+    else:
+        box(axes, x + 0.1, top, side * wide, 0.4 * high, owner_colour(0))
+    write(axes, x + 0.1 + side / 2, row + 0.16, place, fontsize=9)
+    write(axes, x + 0.1 + side / 2, row + 0.69, words, va="top", fontsize=8)
+
+
+def _draw_messages(axes: Axes, x: float, row: int, place: str, forward: str, backward: str) -> None:
+    """What an operator sends in each direction; nothing is grey."""
+    write(axes, x + 0.85, row + 0.16, place, fontsize=11, style="italic", weight="bold")
+    for y, what, ends in ((0.37, forward, (0.05, 1.65)), (0.65, backward, (1.65, 0.05))):
+        colour = "#888888" if what == "nothing" else MESSAGE
+        arrow(axes, (x + ends[0], row + y), (x + ends[1], row + y), color=colour, linewidth=1.4)
+        write(axes, x + 0.85, row + y - 0.08, what, fontsize=8, color=colour)
 
 
 @in_style
-def shared_seconds(bars: Mapping[str, Mapping[str, float]], whole: float, title: str) -> Plot:
+def shared_seconds(
+    bars: Mapping[str, Mapping[str, float]],
+    whole: float,
+    title: str,
+    recorded: Mapping[str, Mapping[str, float]] | None = None,
+) -> Plot:
     """What a block's seconds consist of where GPUs share it: {bar: {"divided", "repeated", "messages"}}, in
     milliseconds.
 
     Args:
         whole: seconds on one GPU.
+        recorded: {bar: {"seconds": that a GPU was busy, "clock": that a pass took, "kernels": how many}}.
     """
-    figure, axes = new_figure(WIDE, 0.9 + 0.42 * len(bars))
+    recorded = recorded or {}
+    figure, axes = new_figure(WIDE, 0.9 + 0.45 * len(bars))
     colours = {"divided": owner_colour(0), "repeated": REPEATED["colour"], "messages": MESSAGE}
     said = []
     for row, (name, parts) in enumerate(bars.items()):
@@ -246,10 +368,22 @@ def shared_seconds(bars: Mapping[str, Mapping[str, float]], whole: float, title:
             end += 1e3 * seconds
         times = whole / sum(parts.values())
         words = f"{total:.1f} ms" + ("" if abs(times - 1) < 0.005 else f", {times:.1f} times as fast")
-        write(axes, end + 0.2, row, words, ha="left", fontsize=9)
+        if name in recorded:
+            busy, clock = 1e3 * recorded[name]["seconds"], 1e3 * recorded[name]["clock"]
+            words += f"\nrecorded {busy:.1f} busy, {clock:.1f} by the clock"
+            axes.plot([end, clock], [row, row], color="#777777", linewidth=1, zorder=1)
+            axes.plot(busy, row, **BUSY)
+            axes.plot(clock, row, **CLOCK)
+            end = max(end, clock) + 0.4
+        write(axes, end + 0.2, row, words, ha="left", fontsize=8.5)
         inside = ", ".join(f"{part} {1e3 * seconds:.1f}" for part, seconds in parts.items() if seconds)
         said.append(f"{name}: {total:.1f} ms ({inside})")
-    axes.set(title=title, xlabel="milliseconds", xlim=(0, 1.1e3 * whole), ylim=(len(bars) - 0.4, -0.6))
+    axes.set(
+        title=title,
+        xlabel="milliseconds",
+        xlim=(0, (1.5e3 if recorded else 1.1e3) * whole),
+        ylim=(len(bars) - 0.4, -0.6),
+    )
     axes.set_yticks(range(len(bars)), list(bars))
     bare(axes)
     axes.tick_params(axis="y", length=0)
@@ -257,5 +391,13 @@ def shared_seconds(bars: Mapping[str, Mapping[str, float]], whole: float, title:
     handles = [
         swatch(part, colour, **(looks if part == "repeated" else {})) for part, colour in colours.items()
     ]
-    axes.legend(handles=handles, loc="lower right")
-    return Plot(figure, f"{title}. {'; '.join(said)}.")
+    if recorded:
+        marks = {"the GPU was busy": BUSY, "by the clock": CLOCK}
+        handles += [axes.plot([], [], label=words, **look)[0] for words, look in marks.items()]
+    legend_under(figure, len(handles), handles)
+    told = "; ".join(
+        f"{name}: busy {1e3 * one['seconds']:.1f} ms, by the clock {1e3 * one['clock']:.1f} ms, "
+        f"{one['kernels']} kernels"
+        for name, one in recorded.items()
+    )
+    return Plot(figure, f"{title}. {'; '.join(said)}." + f" Recorded: {told}." * bool(told))

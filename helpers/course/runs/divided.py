@@ -181,8 +181,9 @@ class Report:
 
     @property
     def apart(self) -> float:
-        """How far the ranks' copies of the first norm's weights are from each other."""
-        mine = self.model.blocks[0].norms[0].weight.detach()
+        """How far the ranks' copies of all norms' weights are from each other."""
+        norms = [one.detach() for name, one in self.model.named_parameters() if "norm" in name]
+        mine = torch.cat(norms)
         return max(far(other, mine) for other in gathered(mine))
 
 
