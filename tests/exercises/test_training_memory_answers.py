@@ -22,11 +22,12 @@ def peak(plan):
 
 
 def most_sequences(peak):
-    """How many fit into 80 GB."""
-    return next(count for count in range(1, 200) if peak(count + 1) > 80e9)
+    """How many fit into what a plan may fill of 80 GB."""
+    most = training_memory.room(80e9, 1.2e9)
+    return next(count for count in range(1, 200) if peak(count + 1) > most)
 
 
-@pytest.mark.parametrize(("checkpointed", "mine", "exact"), [(False, 18, 18), (True, 75, 74)])
+@pytest.mark.parametrize(("checkpointed", "mine", "exact"), [(False, 17, 17), (True, 71, 70)])
 def test_so_many_sequences_fit(checkpointed, mine, exact):
     ways = {"size": models.GPT2_XL, "gpus": 1, "sequence": 1024, "checkpointed": checkpointed}
     by_planner = most_sequences(lambda b: peak(theory.Plan(**ways, batch=b, micro=b)))
@@ -77,19 +78,22 @@ def test_the_job_without_masters_and_with_adam_in_eight_bits(checkpointed, gigab
     assert round((at_the_loss(plan) - (4 + 6) * plan.parameters) / 1e9) == gigabytes
 
 
-def test_three_blocks_fit_a_b200_and_more_than_twenty_one_save_nothing():
+def test_six_blocks_fit_a_b200_and_more_than_twenty_one_save_nothing():
     shape = {"gpus": 1, "batch": job.SEQUENCES, "sequence": job.SEQUENCE}
     plans = [
         theory.Plan(size=theory.LlamaSize.of(job.MODELS["8 B"]), **shape, checkpointed=on) for on in (0, 1)
     ]
     none, every = map(at_the_loss, plans)
     name = "1 B200, fused by torch"
-    room = job.stored(name)["memory"] - job.stored(name)["outside"]
-    assert next(one for one in range(33) if none + (every - none) * one / 32 < room) == 3
+    room = training_memory.room(job.stored(name)["memory"], job.stored(name)["outside"])
+    assert next(one for one in range(33) if none + (every - none) * one / 32 < room) == 6
+    assert none < room + 11.8e9 - 1.1e9  # with a loss in chunks none need be checkpointed
     saves = [none + (every - none) * one / 32 > in_the_step(plans[0]) for one in (20, 21)]
     assert saves == [True, False]
     eight = job.stored(f"{name}, 8 of 32 blocks checkpointed")["reserved"][1]
-    assert f"{(room - eight) / 1e9:.1f}" == "5.5"
+    assert f"{(room - eight) / 1e9:.1f}" == "1.7"  # the allocator's gaps are within what stays free
+    (ways,) = mixed.held_by_length(job.MODELS["8 B"], [job.SEQUENCE]).values()
+    assert f"{(room - sum(ways['selective'].values())) / 1e9:.1f}" == "19.7"
 
 
 def test_a_checkpointed_block_keeps_a_sixteenth():

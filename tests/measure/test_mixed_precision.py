@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.course.exercises.solutions.training_memory import mixed_step_solution
+from helpers.course.exercises.solutions.training_memory import mixed_step_solution, split_batch_solution
 from helpers import mixed, models, theory
 
 PSI, TENSORS = theory.gpt_parameters(models.TINY), 52
@@ -52,7 +52,8 @@ def test_an_empty_step_makes_states_and_shrinks_the_first_update():
 
 
 def test_four_undivided_gradients_make_sgd_s_update_four_times_as_long_and_adam_s_not():
-    assert mixed.update_without_division(mixed_step_solution) == {"SGD": 4.0, "AdamW": 1.0}
+    found = mixed.update_without_division(mixed_step_solution, split_batch_solution)
+    assert found == {"SGD": 4.0, "AdamW": 1.0}
 
 
 def test_the_step_of_each_adam_has_its_bytes_per_parameter():

@@ -87,6 +87,10 @@ FIGURES = {
         plots.loss_lifetimes("Title"),
         "log-probabilities, fp32, 4 bytes, from 3 to 6",
     ),
+    "step lifetimes": (
+        plots.step_lifetimes("Title"),
+        "FusedAdam: gradients, bf16, 2 bytes, from 1 to 3, gradients, fp32, in pieces",
+    ),
     "heat maps": (
         plots.heat_maps(
             {

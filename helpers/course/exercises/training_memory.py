@@ -12,6 +12,7 @@ from torch import nn
 from helpers.course.exercises import planner
 from helpers.course.exercises.formulas import Exercise
 from helpers.course.exercises.guesses import guess as guess
+from helpers.course.exercises.planner import room as room
 from helpers.course.exercises.seeing import seed_of_rank
 from helpers.course.exercises.stubs import Stubs
 from helpers.course.models import GPTSize

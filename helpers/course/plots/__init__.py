@@ -30,6 +30,7 @@ from helpers.course.plots.schematics_model import (
     mixed_precision,
     one_query,
     opened_block,
+    step_lifetimes,
     transformer,
 )
 from helpers.course.plots.schematics_pipeline import pipeline_schedules, stages

@@ -42,6 +42,7 @@ def memory_bars(
     title: str,
     parameters: float | None = None,
     capacity: float | None = None,
+    line: str = "capacity",
 ) -> Plot:
     """Stacked bars of a rank's memory by category.
 
@@ -49,7 +50,7 @@ def memory_bars(
         clusters: {cluster: {bar: {category: bytes}}}, for instance {"bf16": {"predicted": ..., "measured":
             ...}}; a bar that is None did not fit.
         parameters: of the model, for bytes per parameter instead of bytes.
-        capacity: bytes that a rank's device has, drawn as a line.
+        capacity: bytes that a rank's device has, drawn as a line; `line` says what it is.
     """
     bars = [(name, sizes or {}) for group in clusters.values() for name, sizes in group.items()]
     totals = [sum(sizes.values()) for _, sizes in bars]
@@ -79,7 +80,7 @@ def memory_bars(
     axes.set_ylim(0, 1.12 * max(*tops, (capacity or 0) / divisor))
     axes.grid(False, axis="x")
     if capacity:
-        dashed_line(axes, capacity / divisor, f"capacity, {amount(capacity)}")
+        dashed_line(axes, capacity / divisor, f"{line}, {amount(capacity)}")
     legend_below(axes, -0.22 if len(clusters) > 1 else -0.1, 4)
 
     def words_of(sizes):
@@ -88,8 +89,8 @@ def memory_bars(
         total = sum(sizes.values())
         return f"{total / parameters:.3f} bytes per parameter" if parameters else amount(total)
 
-    line = f"; capacity {amount(capacity)}" if capacity else ""
-    return Plot(figure, f"{title}. {told(clusters, words_of)}{line}.")
+    told_line = f"; {line} {amount(capacity)}" if capacity else ""
+    return Plot(figure, f"{title}. {told(clusters, words_of)}{told_line}.")
 
 
 def _stack(

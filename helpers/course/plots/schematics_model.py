@@ -361,6 +361,52 @@ def loss_lifetimes(title: str) -> Plot:
     return Plot(figure, f"{title}. Of {moments} moments: {'; '.join(said)}.")
 
 
+STEP = {  # tensors of DeepSpeed's step by Adam: bytes per parameter, and first and last of the moments
+    "with torch's fused Adam": {"gradients, bf16": (2, 0, 4), "gradients, fp32": (4, 1, 4)},
+    "with torch's default Adam": {
+        "gradients, bf16": (2, 0, 4),
+        "gradients, fp32": (4, 1, 4),
+        "square roots, fp32": (4, 4, 4),
+    },
+    "with DeepSpeed's FusedAdam": {
+        "gradients, bf16": (2, 0, 2),
+        "gradients, fp32, in pieces": (4, 1, 2),
+        "gradients, fp32, in one": (4, 2, 4),
+    },
+}
+STEP_MOMENTS = ("backward pass\nhas ended", "copies\nto fp32", "flattening", "freeing", "Adam")
+
+
+@in_style
+def step_lifetimes(title: str) -> Plot:
+    """Which tensors of DeepSpeed's step are alive when, as high as their bytes for each parameter, beside
+    what lasts: a panel for each Adam."""
+    figure, axes = new_figure(7.6, 5.2)
+    place, ticks, said, end = 0.0, {}, [], len(STEP_MOMENTS)
+    for adam, tensors in STEP.items():
+        write(axes, end / 2, place + 0.3, adam, fontsize=10, fontweight="bold")
+        place += 0.6
+        for name, (size, first, last) in tensors.items():
+            colour, height = LOOK["gradients" if "gradient" in name else "other"][0], 0.16 * size
+            box(axes, first, place, last + 1 - first, height, colour=colour, edgecolor="white", linewidth=0)
+            ink = "black" if "gradient" in name else "white"
+            look = {"fontsize": 8, "color": ink}
+            write(axes, (first + last + 1) / 2, place + height / 2, f"{size} bytes", **look)
+            ticks[place + height / 2] = name
+            place += height + 0.12
+        lives = (f"{name}, {size} bytes, from {a + 1} to {b + 1}" for name, (size, a, b) in tensors.items())
+        said.append(f"{adam}: {', '.join(lives)}")
+    for moment in range(1, end):
+        axes.axvline(moment, color="black", linewidth=0.4, zorder=0.5)
+    axes.set(title=title, xlim=(0, end), ylim=(place, 0))
+    axes.set_xticks([moment + 0.5 for moment in range(end)], STEP_MOMENTS, fontsize=8)
+    places, names = zip(*ticks.items())
+    axes.set_yticks(places, names, fontsize=9)
+    axes.tick_params(length=0)
+    axes.grid(False)
+    return Plot(figure, f"{title}. Of {end} moments: {'; '.join(said)}.")
+
+
 @in_style
 def checkpointed_lifetimes(layers: int, title: str) -> Plot:
     """Which activations of so many blocks are alive when, all kept and checkpointed: a row for each block's
@@ -381,6 +427,8 @@ def checkpointed_lifetimes(layers: int, title: str) -> Plot:
                 passing = panel == "checkpointed" and start == first
                 tall = 0.24 if passing else 0.84
                 box(axes, start, place + 2.5 - tall / 2, width, tall, hatch="" if passing else "..", **look)
+                if passing and number == 1:
+                    write(axes, start + 1.08, place + 2.5, "a pass that keeps nothing", fontsize=8, ha="left")
             ticks |= {place + 1.5: f"input of block {number}", place + 2.5: f"inside block {number}"}
             place += 2
         box(axes, layers, place + 1.08, 1, 0.84, **look)

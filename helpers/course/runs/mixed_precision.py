@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 from helpers.course import corpus, job, models
-from helpers.course.exercises.solutions.training_memory import mixed_step_solution, split_batch_solution
+from helpers.course.exercises.solutions.training_memory import mixed_step_solution
 from helpers.course.training.comparable import weights_of
 from helpers.tools import theory
 from helpers.tools.measure.ledger import Ledger
@@ -141,30 +141,30 @@ def losses_with(step: Callable[..., None]) -> dict[str, list[list[float]]]:
     }
 
 
-def undivided(model: torch.nn.Module, micro_batches: Sequence[Tensors]) -> float:
-    """`split_batch` with a bug: nobody divides by the number of micro-batches."""
-    loss = split_batch_solution(model, micro_batches)
+def undivided(split: Callable, model: torch.nn.Module, micro_batches: Sequence[Tensors]) -> float:
+    """`split` with a bug: nobody divides by the number of micro-batches."""
+    loss = split(model, micro_batches)
     for weight in model.parameters():
         weight.grad *= len(micro_batches)
     return loss
 
 
-def update_without_division(step: Callable[..., None], count: int = 4) -> dict[str, float]:
+def update_without_division(step: Callable[..., None], split: Callable, count: int = 4) -> dict[str, float]:
     """{optimizer: how many times as long its first update is if gradients of `count` micro-batches are added
     and not divided}."""
     found = {}
     for make in (torch.optim.SGD, torch.optim.AdamW):
         ways = {"make": make, "steps": 1, "memory": False, "micro_batches": count}
-        reports = [train(step, split=split, **ways) for split in (undivided, split_batch_solution)]
+        reports = [train(step, split=one, **ways) for one in (partial(undivided, split), split)]
         more, right = ((one["masters"] - one["start"]).norm().item() for one in reports)
         found[make.__name__] = round(more / right, 2)
     return found
 
 
-def after_an_empty_step(masters: Tensors, lr: float) -> torch.optim.Optimizer:
+def after_an_empty_step(masters: Tensors, lr: float, **ways: object) -> torch.optim.Optimizer:
     """AdamW that has its states already, as DeepSpeed makes it in mixed precision: it stepped once with
     gradients of zero."""
-    optimizer = torch.optim.AdamW(masters, lr=lr)
+    optimizer = torch.optim.AdamW(masters, lr=lr, **ways)
     for master in masters:
         master.grad = torch.zeros_like(master)
     optimizer.step()
@@ -226,24 +226,25 @@ def out_of_memory(run: object) -> tuple[str, float, float]:
     return run.error.partition(" If reserved")[0], in_use, allocated
 
 
-def spare_on_a_b200(at_the_loss: Callable, in_the_step: Callable) -> dict[str, dict]:
-    """For `plots.curves`: GB that the course's job leaves on a B200 at two moments, by the number of blocks
-    that are checkpointed; where that begins to fit and ends to help; and three rehearsals.  Between none and
-    all, every block saves the same."""
-    name = "1 B200, fused by torch"
-    room = job.stored(name)["memory"] - job.stored(name)["outside"]
+def spare_on_a_b200(at_the_loss: Callable, in_the_step: Callable, room: float) -> dict[str, dict]:
+    """For `plots.curves`: GB that the course's job leaves of a B200's `room` at two moments, by the number of
+    blocks that are checkpointed; where that begins to fit and ends to help; with every block's recomputation
+    selective; and three rehearsals.  Between none and all, every block saves the same."""
+    name, config = "1 B200, fused by torch", job.MODELS["8 B"]
     shape = {"gpus": 1, "batch": job.SEQUENCES, "sequence": job.SEQUENCE}
-    plan = partial(theory.Plan, size=theory.LlamaSize.of(job.MODELS["8 B"]), **shape)
+    plan = partial(theory.Plan, size=theory.LlamaSize.of(config), **shape)
     none, every = (at_the_loss(plan(checkpointed=again)) for again in (False, True))
     loss = [(room - none - (every - none) * blocks / 32) / 1e9 for blocks in range(33)]
     step = 33 * [(room - in_the_step(plan())) / 1e9]
     plans = {0: f"{name}, not checkpointed", 8: f"{name}, 8 of 32 blocks checkpointed", 32: name}
     held = [(room - job.peak(one)) / 1e9 for one in plans.values()]
+    (ways,) = held_by_length(config, [job.SEQUENCE]).values()
+    points = {"rehearsed peak": (list(plans), held)}
+    points["all selective"] = [0], [(room - sum(ways["selective"].values())) / 1e9]
     least = next(blocks for blocks in range(33) if loss[blocks] > 0)
     most = next(blocks for blocks in range(33) if loss[blocks] > step[0])
-    marks = {f"{least} blocks": ([least], [loss[least]]), f"{most} blocks": ([most], [step[0]])}
-    lines = {"at the loss": (range(33), loss), "in the step": (range(33), step)}
-    return {"lines": lines, "points": {"rehearsed peak": (list(plans), held)}, "crossings": marks}
+    points |= {f"{least} blocks": ([least], [loss[least]]), f"{most} blocks": ([most], [step[0]])}
+    return {"lines": {"at the loss": (range(33), loss), "in the step": (range(33), step)}, "points": points}
 
 
 def sums_apart(counts: Sequence[int]) -> dict[str, dict[str, str]]:
