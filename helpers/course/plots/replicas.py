@@ -239,7 +239,7 @@ def longer_passes(passes: Mapping[str, tuple[float, float]], message: float, tit
     for row, (alone, more) in enumerate(passes.values()):
         axes.barh(-row, 1e3 * alone, 0.7, color=WORK["backward"])
         axes.barh(-row, 1e3 * more, 0.7, left=1e3 * alone, color=MESSAGE)
-        x, words = (alone + more / 2, f"+ {1e3 * more:.0f}") if more else (alone / 2, f"{1e3 * alone:.0f} ms")
+        x, words = (alone + more / 4, f"+ {1e3 * more:.0f}") if more else (alone / 2, f"{1e3 * alone:.0f} ms")
         write(axes, 1e3 * x, -row, words, fontsize=9.5, color=ink(MESSAGE if more else WORK["backward"]))
     for x, words, side in ((work, "all hidden ", "right"), (work + message, " none hidden", "left")):
         axes.axvline(1e3 * x, color="black", linestyle="--", linewidth=1)

@@ -98,7 +98,8 @@ def costs(exposed: Callable[[float, float], tuple[float, float]]) -> list[dict[s
 def longer_passes(tokens: int) -> tuple[dict[str, tuple[float, float]], float]:
     """({who sends: (seconds of a backward pass without messages, seconds that its messages add)}, seconds of
     the message alone) over NVLink, of so many tokens on each GPU."""
-    names = {"sent at the end": "at the end", "in buckets, as yours": "in buckets", "DDP": "DDP"}
+    names = {"sent at the end": "at the end", "in buckets, as yours": "in buckets"}
+    names |= {"DDP, bucket views": "DDP"}
     alone = _backward("no messages", "NVLink", tokens)
     found = {name: (alone, _backward(how, "NVLink", tokens) - alone) for name, how in names.items()}
     return {"no messages": (alone, 0.0)} | found, _alone("NVLink")
