@@ -337,7 +337,7 @@ def _draw_messages(axes: Axes, x: float, row: int, place: str, forward: str, bac
     """What an operator sends in each direction; nothing is grey."""
     write(axes, x + 0.85, row + 0.16, place, fontsize=11, style="italic", weight="bold")
     for y, what, ends in ((0.37, forward, (0.05, 1.65)), (0.65, backward, (1.65, 0.05))):
-        colour = "#888888" if what == "nothing" else MESSAGE
+        colour = "#666666" if what == "nothing" else MESSAGE
         arrow(axes, (x + ends[0], row + y), (x + ends[1], row + y), color=colour, linewidth=1.4)
         write(axes, x + 0.85, row + y - 0.08, what, fontsize=8, color=colour)
 

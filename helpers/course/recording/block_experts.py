@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -100,14 +101,14 @@ class Exchange(torch.autograd.Function):
     """Send so many rows to each rank, and receive so many from each."""
 
     @staticmethod
-    def forward(context, rows, sent, received):
+    def forward(context: Any, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
         context.sizes = sent, received
         found = rows.new_empty(sum(received), rows.shape[1])
         dist.all_to_all_single(found, rows.contiguous(), received, sent)
         return found
 
     @staticmethod
-    def backward(context, gradient):
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         sent, received = context.sizes
         found = gradient.new_empty(sum(sent), gradient.shape[1])
         dist.all_to_all_single(found, gradient.contiguous(), sent, received)
