@@ -112,6 +112,7 @@ def reduce_to_owners(see: See, answer: Callable) -> None:
         for places in see.each({f", bucket {number}": one for number, one in enumerate(buckets, 1)}):
             bucket = bucket_of(places, see, dtype)
             copies = {start: gradient.clone() for start, gradient in bucket.items()}
+            gradients, before = list(bucket.values()), torch.cat(list(bucket.values()))
             with helped(see.hints):
                 calls, waited, messages = rehearsed(answer, copies, own.clone())
             see("what the ranks call", calls)
@@ -123,6 +124,7 @@ def reduce_to_owners(see: See, answer: Callable) -> None:
             see("there is at most one message for each owner", messages <= len(owners))
             needed = sum(places.values()) * dtype.itemsize * (see.ranks - 1) / see.ranks
             see("this rank's sums", own.clone())
+            see("the gradients are as they were", torch.cat(gradients).equal(before))
             see("bytes sent, as multiples of what the owners need", max(1.0, round(see.sent / needed, 1)))
 
 

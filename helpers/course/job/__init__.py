@@ -20,8 +20,8 @@ follows from them, `pipeline` its layers, `rehearsals` makes recorded/job, `stor
 from helpers.course.job.accumulating import (
     costs_of_stage_2,
     gradients_in_a_step,
-    overlapping,
     room,
+    seconds_of,
     two_hosts,
 )
 from helpers.course.job.judged import judged

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from helpers.course import recorded
-from helpers.course.job.more_gpus import NVLINK, Pass, last_pass, layers, step_parts
+from helpers.course.job.more_gpus import NVLINK, last_pass, layers, step_parts
 from helpers.course.job.plans import plan
 from helpers.course.job.reference import EACH, MEMORY, SEQUENCES
 from helpers.course.job.stored import moments, states, step_times, stored
@@ -28,11 +28,11 @@ def room() -> float:
 
 def gradients_in_a_step() -> Plot:
     """GB of gradients on a GPU over the eight micro-batches of a step, and when it sends them, in three ways;
-    messages computed, of 8 GPUs, none of which hides."""
+    messages computed, of 8 GPUs, to the owners; none hides.  Columns are the passes of stage 1."""
     from helpers.course import plots
 
     one, times = step_parts(), SEQUENCES // EACH
-    reduce = _each_way(NVLINK).message
+    reduce = last_pass(EACH, 2 * NVLINK).message  # to the owners: half of what an all-reduce is
     held: dict[str, list] = {"stage 1, fp32 sums": [], "stage 1": [], FP32_SUMS: []}
     both, late = list(held)[:2], times * (one["forward"] + one["backward"])
     sums, own = states("stage 1")["gradients"], states(FP32_SUMS)["gradients"]
@@ -46,59 +46,18 @@ def gradients_in_a_step() -> Plot:
             held[way].append((begin, held[way][-1][1] + 1e-9 * size))
     held[FP32_SUMS] = [(0.0, 0.0)]
     for number in range(1, times + 1):
-        passes[f"{number}"] = (now, now + one["forward"] + one["backward"])
+        begin = (number - 1) * late / times
+        passes[f"{number}"] = (begin, begin + late / times)
         now += one["forward"]
         for _, size in layers():
             lasts = one["backward"] / len(layers())
             held[FP32_SUMS] += [(now, 1e-9 * (own + size)), (now + lasts / 2, 1e-9 * own)]
             now += lasts
-        sent[FP32_SUMS].append((now - one["backward"], now))
+        sent[FP32_SUMS].append((now, now + reduce))
+        now += reduce
     title = "Gradients on one of eight GPUs, while it adds up eight micro-batches"
     limit = (f"room at the loss: {room() / 1e9:.1f}", room() / 1e9)
     return plots.held_and_sent(held, sent, title, "GB of gradients", passes, limit)
-
-
-def _each_way(bandwidth: float, ranks: int = EACH) -> Pass:
-    """A backward pass whose gradients go to their owners, layer by layer: half of what an all-reduce is."""
-    return last_pass(ranks, 2 * bandwidth)
-
-
-def _steps(stage: int, overlap: bool, ranks: int, bandwidth: float, count: int) -> tuple[list, list]:
-    """Boxes of work and of messages in a step of so many micro-batches, sent to owners."""
-    one, reduced = step_parts(), _each_way(bandwidth, ranks)
-    work, sent, now = [], [], 0.0
-    for number in range(1, count + 1):
-        work.append(("forward", "", now, now + one["forward"]))
-        begin = now + one["forward"]
-        now = begin + one["backward"]
-        work.append(("backward", f"{number}", begin, now))
-        if stage == 1 and number < count:
-            continue
-        if overlap:
-            ends = begin + reduced.layers[-1][4]
-            sent.append(("reduce", "", begin + reduced.layers[0][3], now := max(now, ends)))
-        else:
-            sent.append(("reduce", "", now, now + reduced.message))
-            now += reduced.message
-    now += one["update"] / ranks  # too short to be seen
-    sent.append(("all-gather", "", now, now + reduced.message))
-    return work, sent
-
-
-def overlapping(gpus: int = 16, bandwidth: float = 25e9) -> Plot:
-    """The job's step on several hosts whose network carries so many bytes per second: stage 1, stage 2, and
-    stage 2 with ideal overlap, all to owners, with as many sequences in a micro-batch."""
-    from helpers.course import plots
-
-    rows, ends = {}, {}
-    ways = {"stage 1": (1, False), "stage 2": (2, False), "overlapped": (2, True)}
-    for way, (stage, overlap) in ways.items():
-        work, sent = _steps(stage, overlap, gpus, bandwidth, SEQUENCES // gpus)
-        rows |= {f"{way}:\nwork": work, f"{way}:\nmessages": sent}
-        ends[way] = sent[-1][3]
-    told = ", ".join(f"{way} {end:.1f} s" for way, end in ends.items())
-    title = f"A step on {gpus} GPUs, {bandwidth / 1e9:g} GB/s between hosts: {told}"
-    return plots.timeline(rows, title, "seconds, computed for the job")
 
 
 def costs_of_stage_2(longer: Callable[[int, int, float, float], float]) -> list[dict[str, str]]:

@@ -201,6 +201,7 @@ PLANS = {
     "stage 2": way(2),
     "stage 2, fp32 sums": way(2, fp32_sums=True),
     "stage 2, fp32 sums, 2 sequences": way(2, micro_batch=2, fp32_sums=True),
+    "stage 2, fp32 sums, 2 sequences, to the owner": way(2, micro_batch=2, fp32_sums=True, keys=_OWNER),
     "stage 2, 4 GPUs": way(2, gpus=4),
     "stage 2, fp32 sums, 4 GPUs": way(2, gpus=4, fp32_sums=True),
     "stage 2, 16 GPUs": way(2, gpus=16),

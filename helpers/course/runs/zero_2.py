@@ -26,7 +26,6 @@ from helpers.course.exercises.solutions.zero_2 import (
 from helpers.course.runs import zero_1
 from helpers.course.training.comparable import STEPS, gradients_of, join, learned, own_rows, weights_of
 from helpers.course.training.looking import tests_of as tests_of_any
-from helpers.course.training.measured import MOMENTS
 from helpers.course.training.one_process import backward
 from helpers.tools.measure.held import MODEL_STATES
 from helpers.tools.measure.ledger import Ledger
@@ -225,20 +224,6 @@ def faults(train: Callable, not_released: Send, step: Callable, send: Send) -> d
 
 
 # --- by DeepSpeed
-
-
-def at_moments(reports: Mapping[str, Mapping]) -> list[dict[str, object]]:
-    """Rows for a table: bytes of the model states for each parameter at the moments of a step, at stages 1
-    and 2 with bf16 sums, and by how many stage 2 holds less."""
-    rows = []
-    for moment in MOMENTS:
-        row: dict[str, object] = {"bf16 sums, bytes per parameter": moment}
-        for stage in ("stage 1", "stage 2"):
-            report = reports[f"{stage}, bf16 sums"]
-            held = report["moments"][moment].categories
-            row[stage] = round(sum(held[kind] for kind in MODEL_STATES) / len(report["weights"]), 2)
-        rows.append(row | {"less": round(row["stage 1"] - row["stage 2"], 2)})
-    return rows
 
 
 def coalesced(config: dict, micro_batches: int) -> dict:
