@@ -19,7 +19,7 @@ from helpers.course.plots.drawing import (
     swatch,
     write,
 )
-from helpers.course.plots.style import LAYERS, LOOK, Plot, in_style
+from helpers.course.plots.style import LAYERS, LOOK, WIDE, Plot, in_style
 
 BEHIND_LABEL = {**BEHIND, "pad": 0.8}
 GAP = 0.5  # between the boxes of an opened block, in units of the stream's channels
@@ -107,7 +107,7 @@ def one_query(sentence: str, scores: Sequence[float], title: str) -> Plot:
     words, at, wide, colour = sentence.split(), len(scores) - 1, 1.35, LAYERS["attention"][0]
     sums = [math.exp(score) for score in scores]
     weights = [each / sum(sums) for each in sums]
-    figure, axes = new_figure(9, 4.2)
+    figure, axes = new_figure(WIDE, 4.2)
     rows = {"query\n1 × d": 5.35, "keys\ns × d": 4.3, "scores\n1 × s": 3.3}
     rows |= {"softmax: weights\nthat sum to 1, 1 × s": 1.8, "values\ns × d": 0.9}
     for label, y in (rows | {"weighted sum\n1 × d": -0.2}).items():
