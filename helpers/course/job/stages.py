@@ -39,13 +39,6 @@ def layer_seconds() -> dict[str, float]:
     return {"embedding": ends[0], "block": block, "head": ends[1]}
 
 
-@cache
-def forward_share() -> float:
-    """Of a block's passes."""
-    middle = stored(EVEN)["seconds"]["passes_of"]["1"]
-    return middle["forward"] / (middle["forward"] + middle["backward"])
-
-
 def layer_costs(blocks: int = BLOCKS) -> list[float]:
     """Seconds of every layer, from the embedding to the head."""
     found = layer_seconds()
@@ -127,7 +120,8 @@ def recorded_pipelines(cost_of: Callable[[Sequence[float], int], float]) -> dict
     from helpers.course import recorded
 
     found, rows = layer_seconds(), {}
-    block = found["block"] * (1 + forward_share())  # its forward pass runs twice
+    again = second_forward("stage 0") / (SEQUENCES // HOST * BLOCKS)  # of a checkpointed block
+    block = found["block"] + again
     costs = [found["embedding"], *[block] * RECORDED, found["head"]]
     for run in recorded.runs("job_pipeline"):
         first, passes = CUTS[run.arguments["cut"]], recorded.timelines(run)

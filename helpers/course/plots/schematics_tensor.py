@@ -392,7 +392,7 @@ def shared_seconds(
         swatch(part, colour, **(looks if part == "repeated" else {})) for part, colour in colours.items()
     ]
     if recorded:
-        marks = {"the GPU was busy": BUSY, "by the clock": CLOCK}
+        marks = {"the GPU that waited less was busy": BUSY, "by the clock": CLOCK}
         handles += [axes.plot([], [], label=words, **look)[0] for words, look in marks.items()]
     legend_under(figure, len(handles), handles)
     told = "; ".join(
