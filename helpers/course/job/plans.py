@@ -103,6 +103,11 @@ def at_once(plan: Plan) -> Plan:
     return replace(plan, config=plan.config | {"bf16": {"enabled": True, "immediate_grad_update": True}})
 
 
+def fp32_messages(plan: Plan) -> Plan:
+    """A plan whose gradients are added in fp32 over ranks, too."""
+    return replace(plan, config=plan.config | {"communication_data_type": "fp32"})
+
+
 def shared(tensor: int, whole_logits: bool = True, checkpointing: bool = True) -> Plan:
     """A plan on one host without ZeRO, where so many GPUs share every matrix, by DeepSpeed's AutoTP; the head
     too if not `whole_logits`."""
@@ -167,6 +172,7 @@ _BY_THE_CLOCK = {  # what a step's seconds depend on
     "stage 3, 4 blocks of the 70 B": on_two(3, 4, "70 B"),
     "stage 3, 4 blocks of the 70 B, no overlap": on_two(3, 4, "70 B", keys=_AT_THE_END),
 }
+_WITH_SUMS = "stage 2, fp32 sums, 2 sequences, to the owner"
 PLANS = {
     "1 GPU": without_zero(fused=False),
     "1 GPU, fused by torch": without_zero(),
@@ -201,7 +207,8 @@ PLANS = {
     "stage 2": way(2),
     "stage 2, fp32 sums": way(2, fp32_sums=True),
     "stage 2, fp32 sums, 2 sequences": way(2, micro_batch=2, fp32_sums=True),
-    "stage 2, fp32 sums, 2 sequences, to the owner": way(2, micro_batch=2, fp32_sums=True, keys=_OWNER),
+    _WITH_SUMS: way(2, micro_batch=2, fp32_sums=True, keys=_OWNER),
+    f"{_WITH_SUMS}, fp32 messages": fp32_messages(way(2, micro_batch=2, fp32_sums=True, keys=_OWNER)),
     "stage 2, 4 GPUs": way(2, gpus=4),
     "stage 2, fp32 sums, 4 GPUs": way(2, gpus=4, fp32_sums=True),
     "stage 2, 16 GPUs": way(2, gpus=16),
