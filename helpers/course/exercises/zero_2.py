@@ -128,7 +128,7 @@ def reduce_to_owners(see: See, answer: Callable) -> None:
             see("bytes sent, as multiples of what the owners need", max(1.0, round(see.sent / needed, 1)))
 
 
-@stubs.in_ranks(together=True, rungs=(pieces, reduce_to_owners))
+@stubs.in_ranks(together=True, rungs=(reduce_to_owners,))
 def reduce_and_release(see: See, answer: Callable) -> None:
     """Two backward passes in two buckets each, as lesson 04's `collect` fills them: the sums, and what is
     alive after each bucket, inside the pass."""
@@ -214,7 +214,7 @@ def zero_2_step(see: See, answer: Callable) -> None:
             see("forward passes that begin before the gradients of the one before are sent", model.early)
 
 
-not_released = stubs.fault("not_released", reduce_and_release, rungs=(pieces, reduce_to_owners))
+not_released = stubs.fault("not_released", reduce_and_release, rungs=(reduce_to_owners,))
 
 sent = stubs.formula(
     "sent",
