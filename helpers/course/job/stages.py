@@ -10,6 +10,7 @@ from helpers.course.job.plans import plan
 from helpers.course.job.reference import MODELS, SEQUENCES
 from helpers.course.job.shared_block import block_bytes
 from helpers.course.job.stored import stored
+from helpers.tools import theory
 from helpers.tools.rehearsal.seconds import REACHED
 from helpers.tools.theory import schedules
 from helpers.tools.theory.hardware import HOST
@@ -89,13 +90,10 @@ def stage_seconds(costs: Sequence[float], begins: Sequence[int]) -> list[float]:
 
 def stage_weights(blocks: Sequence[int]) -> list[int]:
     """Weights of each stage; the first has the embedding, the last the norm and the head."""
-    shape = MODELS["8 B"]
-    h, f, kv = shape["hidden_size"], shape["intermediate_size"], shape["num_key_value_heads"]
-    kv = kv * h // shape["num_attention_heads"]
-    block, table = 2 * h * h + 2 * h * kv + 3 * h * f + 2 * h, shape["vocab_size"] * h
-    each = [block * count for count in blocks]
-    each[0] += table
-    each[-1] += table + h
+    parts = theory.tensors(theory.LlamaSize.of(MODELS["8 B"]))
+    each = [sum(parts["block"]) * count for count in blocks]
+    each[0] += sum(parts["embedding"])
+    each[-1] += sum(parts["head"])
     return each
 
 

@@ -10,6 +10,7 @@ import torch
 from helpers.course import job
 from helpers.course.job.plans import configuration as of_plan
 from helpers.course.recording.in_ranks import highest, seconds_of
+from helpers.tools import theory
 
 WAYS = {  # where, in which dtype, and whether in parts
     "host, fp32": ("cpu", torch.float32, False),
@@ -28,23 +29,15 @@ def predicted(ranks: int, how: str) -> dict[str, float]:
     """Bytes: {"host": more of a rank's own memory, "built": of its GPU when the model is there, "peak": at
     most of its GPU by then; a part is made whole in fp32, cast, and cut}."""
     place, dtype, cut = WAYS[how]
-    shape = job.MODELS["8 B"]
-    elements = parameters()
+    size = theory.LlamaSize.of(job.MODELS["8 B"])
+    elements = theory.gpt_parameters(size)
     if cut:
-        largest = shape["vocab_size"] * shape["hidden_size"]
+        largest = size.vocabulary * size.width
         kept = 2 * elements / ranks
         return {"host": 0, "built": kept, "peak": kept + 6 * largest}
     whole = dtype.itemsize * elements
     on_gpu = whole if place == "cuda" else 0
     return {"host": whole - on_gpu, "built": on_gpu, "peak": on_gpu}
-
-
-def parameters() -> int:
-    """Of the job's model."""
-    shape = job.MODELS["8 B"]
-    h, f, layers = (shape[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
-    kv = shape["num_key_value_heads"] * h // shape["num_attention_heads"]
-    return layers * (2 * h * h + 2 * h * kv + 3 * h * f + 2 * h) + 2 * shape["vocab_size"] * h + h
 
 
 def building(how: str, config: dict) -> dict[str, dict]:

@@ -15,6 +15,7 @@ from helpers.course import job
 from helpers.course.job.plans import configuration as of_plan
 from helpers.course.job.reference import cut
 from helpers.course.recording.in_ranks import highest, seconds_of
+from helpers.tools import theory
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -31,9 +32,7 @@ def configuration(ranks: int) -> dict:
 def predicted(ranks: int) -> dict[str, float]:
     """{"bytes": of all files: weights in bf16, masters and Adam's means in fp32; "copy": seconds of a rank's
     share at 25 GB/s}."""
-    shape = job.MODELS[MODEL]
-    h, f, layers, kv = 4096, shape["intermediate_size"], BLOCKS, 8 * 128
-    elements = layers * (2 * h * h + 2 * h * kv + 3 * h * f + 2 * h) + 2 * shape["vocab_size"] * h + h
+    elements = theory.gpt_parameters(theory.LlamaSize.of(job.MODELS[MODEL]))
     return {"bytes": 14 * elements, "copy": (12 / ranks + 2) * elements / 25e9}
 
 
